@@ -28,8 +28,10 @@
 //
 // # Other packages of this repository
 //
-//   - [github.com/rratelimiter/rratelimiter/httplimit] guards HTTP handlers; grpclimit, a separate module, guards gRPC
-//     servers; envoylimit, another one, is a rate limit service for Envoy.
+//   - [github.com/rratelimiter/rratelimiter/httplimit] guards HTTP handlers. Separate modules: ginlimit,
+//     echolimit and fiberlimit guard routers; grpclimit guards gRPC servers and paces gRPC clients; envoylimit is a rate
+//     limit service for Envoy.
+//   - [github.com/rratelimiter/rratelimiter/adapt] gives a limiter the methods by which other libraries call theirs.
 //   - [github.com/rratelimiter/rratelimiter/limittest] has an embedded server and a clock for tests.
 //   - [github.com/rratelimiter/rratelimiter/classic] has other algorithms, such as GCRA and the token bucket.
 //   - [github.com/rratelimiter/rratelimiter/snapshot] saves and restores the state of a limiter.

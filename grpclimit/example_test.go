@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -88,4 +89,24 @@ func ExampleRequest() {
 	r := grpclimit.Request(ctx, "/shop.Orders/Get")
 	fmt.Println(r.Method, httplimit.Path(r), httplimit.Header("X-User")(r))
 	// Output: POST /shop.Orders/Get X-User=ann
+}
+
+// Outgoing calls wait for a permit.
+func ExamplePacer() {
+	server := limittest.Start()
+	defer server.Close()
+	limiter := server.Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerHour(1)))
+	pacer := &grpclimit.Pacer{Limiter: limiter}
+	conn, err := grpc.NewClient("orders.example:443", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUnaryInterceptor(pacer.Unary), grpc.WithStreamInterceptor(pacer.Stream))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer conn.Close()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // the caller is gone, so that nothing is sent
+	fmt.Println(status.Code(conn.Invoke(ctx, "/shop.Orders/Get", nil, nil)))
+	// Output: Canceled
 }

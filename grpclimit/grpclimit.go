@@ -13,6 +13,8 @@
 // Limits see a call as the HTTP request that it is on the wire: a POST whose path is the method ("/shop.Orders/Get")
 // and whose header is the metadata. [Request] returns it. Calls have no HTTP response, so a limit with CountIf or CostAfter
 // keeps the permits that it took.
+//
+// A [Pacer] limits the rate of the calls that a program sends.
 package grpclimit
 
 import (

@@ -1,11 +1,11 @@
 package httplimit
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"net"
 	"net/http"
+
+	"github.com/rratelimiter/rratelimiter/internal/response"
 )
 
 // after.go corrects the permits that a request takes, after its response.
@@ -18,8 +18,8 @@ import (
 // that were set too late to be sent. f must return quickly, and may be called concurrently. The status is 500 if the
 // handler panics before it writes, and 101 if the handler takes over the connection.
 //
-// [Guard.Middleware] calls f. [Guard.Check] and [Guard.Decide] do not see the response, so the permits stay taken; see
-// [Policy.Settle]. After the handler has returned, permits are given back in the background, for at most 1 s. This does
+// [Guard.Middleware] calls f, and so do ginlimit, echolimit and fiberlimit. [Guard.Check], [Guard.Admit] and [Guard.Decide]
+// do not see the response, so the permits stay taken until the caller calls [Policy.Settle]. After the handler has returned, permits are given back in the background, for at most 1 s. This does
 // not delay the response. Policy.OnError and Policy.Logger get the errors. The permits are not given back, and return
 // when their interval is over, in these cases:
 //   - if the response takes longer than the interval;
@@ -68,8 +68,9 @@ func (c Claim) final(status int, h http.Header) int64 {
 	return c.Permits
 }
 
-// settles reports whether the request took permits whose number depends on its response.
-func (d Decision) settles() bool {
+// Settles reports whether the request took permits whose number depends on its response. If it returns false,
+// [Policy.Settle] has no effect, and need not be called.
+func (d Decision) Settles() bool {
 	for _, a := range d.Answers {
 		if a.settles() && a.Allowed && a.back != nil {
 			return true
@@ -79,8 +80,9 @@ func (d Decision) settles() bool {
 }
 
 // Settle corrects the permits that a request took, after its response: see [Limit.CountIf] and [Limit.CostAfter].
-// [Guard.Middleware] calls Settle. After [Guard.Decide] and [Policy.Decide], call Settle once for each Decision that
-// let a request pass. Settle calls the functions of the limits and returns. It then corrects the permits in the
+// [Guard.Middleware] calls Settle. After [Guard.Admit], [Guard.Decide] and [Policy.Decide], call Settle once for each
+// Decision that let a request pass, also if its handler panics. status is the one that is sent: a handler can return an
+// error that the router turns into a response later. Settle calls the functions of the limits and returns. It then corrects the permits in the
 // background for at most 1 s, even if ctx ends.
 func (p *Policy) Settle(ctx context.Context, d Decision, status int, h http.Header) {
 	for _, a := range d.Answers {
@@ -114,60 +116,14 @@ func (p *Policy) correct(ctx context.Context, a Answer, n int64) {
 
 // serve handles a request, and corrects its permits after the response.
 func serve(p *Policy, d Decision, next http.Handler, w http.ResponseWriter, r *http.Request) {
-	seen := &recorder{ResponseWriter: w}
+	seen := &response.Recorder{ResponseWriter: w}
 	status := http.StatusInternalServerError // if next panics
 	defer func() {
-		if seen.status != 0 {
-			status = seen.status
+		if seen.Status != 0 {
+			status = seen.Status
 		}
 		p.Settle(r.Context(), d, status, w.Header())
 	}()
 	next.ServeHTTP(seen, r)
 	status = http.StatusOK
-}
-
-// A recorder records the status of a response. A http.ResponseController can unwrap it.
-type recorder struct {
-	http.ResponseWriter
-	status int // 0: none yet
-}
-
-func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-func (w *recorder) WriteHeader(status int) {
-	if status >= 200 || status == http.StatusSwitchingProtocols { // a final status follows other 1xx statuses
-		w.record(status)
-	}
-	w.ResponseWriter.WriteHeader(status)
-}
-
-func (w *recorder) Write(b []byte) (int, error) {
-	w.record(http.StatusOK)
-	return w.ResponseWriter.Write(b)
-}
-
-func (w *recorder) record(status int) {
-	if w.status == 0 {
-		w.status = status
-	}
-}
-
-// Flush implements http.Flusher. It does nothing if the wrapped writer cannot flush.
-func (w *recorder) Flush() { _ = w.FlushError() }
-
-func (w *recorder) FlushError() error {
-	err := http.NewResponseController(w.ResponseWriter).Flush()
-	if err == nil {
-		w.record(http.StatusOK)
-	}
-	return err
-}
-
-// Hijack implements http.Hijacker. It returns an error if the wrapped writer cannot be hijacked.
-func (w *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
-	if err == nil {
-		w.record(http.StatusSwitchingProtocols)
-	}
-	return conn, rw, err
 }

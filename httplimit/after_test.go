@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -280,21 +279,6 @@ func TestStatusOfAResponse(t *testing.T) {
 	}
 }
 
-// A handler sees what the writer behind the recorder cannot do.
-func TestRecorderInFrontOfAPlainWriter(t *testing.T) {
-	w := &recorder{ResponseWriter: struct{ http.ResponseWriter }{httptest.NewRecorder()}}
-	w.Flush()
-	var conn io.Closer
-	var rw *bufio.ReadWriter
-	var err error
-	if conn, rw, err = w.Hijack(); !errors.Is(err, http.ErrNotSupported) || rw != nil {
-		t.Errorf("%v, %v, %v", conn, rw, err)
-	}
-	if err := http.NewResponseController(w).Flush(); !errors.Is(err, http.ErrNotSupported) || w.status != 0 {
-		t.Errorf("%v, status %d", err, w.status)
-	}
-}
-
 func TestSettleByHand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := limittest.NewRealTime(t).Client()
@@ -310,4 +294,24 @@ func TestSettleByHand(t *testing.T) {
 			t.Errorf("%d permits used", n)
 		}
 	})
+}
+
+// Admit tells whether a response is of interest: of the requests that pass, and took permits that can be corrected.
+func TestDecisionThatSettles(t *testing.T) {
+	client := limittest.New(t).Client()
+	login := Per(client, "logins", rratelimiter.PerHour(1), nil)
+	other := Per(client, "others", rratelimiter.PerHour(1), nil).CountIf(succeeded)
+	for i, c := range []struct {
+		limit Limit
+		want  []bool // of two requests, of which the second one passes only because of Shadow
+	}{{login, []bool{false, false}}, {other, []bool{true, false}}} {
+		guard := patient(c.limit)
+		guard.Policy.Shadow, guard.Policy.Logger = true, quiet
+		for request, want := range c.want {
+			d := guard.Admit(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+			if !d.Outcome.Passed() || d.Settles() != want {
+				t.Errorf("limit %d, request %d: %v, settles: %v", i, request+1, d.Outcome, d.Settles())
+			}
+		}
+	}
 }

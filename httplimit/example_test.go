@@ -349,6 +349,53 @@ func ExampleLimit_CostAfter() {
 }
 
 // A limiter that other services also use, for example in Java, keeps its own name and rate.
+// A router whose handlers return errors: the router turns an error into the response.
+func ExampleGuard_Admit() {
+	server := limittest.Start()
+	defer server.Close()
+	client := server.Client()
+	guard := httplimit.New(httplimit.Per(client, "failed logins", rratelimiter.PerHour(2), httplimit.Header("X-User")).
+		CountIf(func(status int, _ http.Header) bool { return status == http.StatusUnauthorized }))
+	guard.Policy = patient
+
+	type handler func(w http.ResponseWriter, r *http.Request) error
+	errWrongPassword := errors.New("wrong password")
+	middleware := func(next handler) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			d := guard.Admit(w, r)
+			if !d.Outcome.Passed() {
+				return // the response is written
+			}
+			status := http.StatusInternalServerError // if next panics
+			defer func() { guard.ActivePolicy().Settle(r.Context(), d, status, w.Header()) }()
+			switch err := next(w, r); {
+			case errors.Is(err, errWrongPassword):
+				status = http.StatusUnauthorized
+			case err == nil:
+				status = http.StatusOK
+			}
+			w.WriteHeader(status)
+		}
+	}
+	login := middleware(func(_ http.ResponseWriter, r *http.Request) error {
+		if r.URL.Path != "/right" {
+			return errWrongPassword
+		}
+		return nil
+	})
+
+	ask(login, "/right", "ann")
+	awaitFree(client.RateLimiter("ratelimit:X-User=ann:failed logins"), 2)
+	ask(login, "/wrong", "ann")
+	ask(login, "/wrong", "ann")
+	ask(login, "/right", "ann")
+	// Output:
+	// 200, RateLimit: "failed logins";r=1;t=3600
+	// 401, RateLimit: "failed logins";r=1;t=3600
+	// 401, RateLimit: "failed logins";r=0;t=3600
+	// 429, RateLimit: "failed logins";r=0;t=3600, Retry-After: 3600
+}
+
 func ExampleShared() {
 	server := limittest.Start()
 	defer server.Close()

@@ -25,11 +25,8 @@
 //
 // A [Transport] limits the rate of the requests that a program sends.
 //
-// In frameworks in which a handler must stop the chain explicitly, use [Guard.Check] instead of [Guard.Middleware]:
-//
-//	if !guard.Check(c.Writer, c.Request) {
-//		c.Abort()
-//	}
+// The modules ginlimit, echolimit and fiberlimit are middleware for gin, echo and fiber. [Guard.Middleware] fits net/http and
+// the routers on it, such as chi. For any other router, [Guard.Admit] has an example.
 //
 // # Which to use
 //
@@ -43,7 +40,7 @@
 //   - Redis is slow or down: [Policy.Failure] and [Policy.Bound].
 //   - The effect of a limit before it is in force: [Policy.Shadow]. The number of requests by outcome: [Policy.Count].
 //   - Limits in a file that operators change: the package httplimit/rules, a separate module.
-//   - gRPC servers: the package grpclimit, a separate module, has interceptors that use a Guard.
+//   - gRPC: the package grpclimit, a separate module, has interceptors that use a Guard, and others for clients.
 //   - Envoy: the package envoylimit, a separate module, is its rate limit service.
 //
 // docs/guide/guard-an-http-api.md in the root of the module has examples.
@@ -125,9 +122,9 @@ func (g *Guard) SetLimits(limits ...Limit) {
 // the permits that the request takes (see [Limit.CountIf]).
 func (g *Guard) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch d := g.check(w, r); {
+		switch d := g.Admit(w, r); {
 		case !d.Outcome.Passed():
-		case d.settles():
+		case d.Settles():
 			serve(g.ActivePolicy(), d, next, w, r)
 		default:
 			next.ServeHTTP(w, r)
@@ -135,13 +132,16 @@ func (g *Guard) Middleware(next http.Handler) http.Handler {
 	})
 }
 
-// Check decides on a request and sets the header fields that describe its limits. If Check returns false, it has
-// written the complete response, and the request must not be handled.
+// Check is Admit for guards without CountIf and CostAfter: it reports only whether the request passed. If it did not, the
+// complete response is written, and the request must not be handled.
 func (g *Guard) Check(w http.ResponseWriter, r *http.Request) bool {
-	return g.check(w, r).Outcome.Passed()
+	return g.Admit(w, r).Outcome.Passed()
 }
 
-func (g *Guard) check(w http.ResponseWriter, r *http.Request) Decision {
+// Admit decides on a request, and sets the header fields that describe its limits. It is what the middleware of a router
+// calls. If Decision.Outcome.Passed returns false, Admit has written the complete response, and the request must not be
+// handled. Otherwise the middleware calls [Policy.Settle] of ActivePolicy once, when it knows the status that is sent.
+func (g *Guard) Admit(w http.ResponseWriter, r *http.Request) Decision {
 	if g == nil {
 		return Decision{}
 	}
@@ -159,7 +159,7 @@ func (g *Guard) check(w http.ResponseWriter, r *http.Request) Decision {
 	return d
 }
 
-// Decide decides on a request as Check does, but writes no response. Use it for protocols above HTTP, such as gRPC.
+// Decide decides on a request as Admit does, but writes no response. Use it for protocols above HTTP, such as gRPC.
 func (g *Guard) Decide(r *http.Request) Decision {
 	if g == nil {
 		return Decision{}

@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -10,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/pace"
 )
 
 // transport.go limits the rate of outgoing requests. It does not depend on guards and policies.
@@ -55,23 +54,17 @@ type Transport struct {
 	// Logger gets one line for each pause in which permits could not be taken or given back. nil means slog.Default().
 	Logger *slog.Logger
 
-	mu      sync.Mutex
-	until   time.Time // end of the latest pause; guarded by mu
-	holding bool      // hold is running; guarded by mu
+	once  sync.Once
+	pacer *pace.Pacer // set by once
 }
 
-const (
-	leastPause = time.Second            // after status 429, unless MaxPause is less
-	holdCall   = time.Second            // maximum time of the calls of take
-	holdEvery  = time.Millisecond       // minimum time until the next take, if one took no permits
-	holdAtMost = time.Second            // maximum time until then, because permits can be given back at any time
-	holdEarly  = 5 * time.Millisecond   // take is called this long before permits return
-	renewAhead = 100 * time.Millisecond // a grant is renewed this long before its end, at most a quarter of the interval
-)
+// leastPause is the pause after status 429, unless MaxPause is less.
+const leastPause = time.Second
 
 // RoundTrip waits for a permit and sends the request. See Transport.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := t.await(r.Context()); err != nil {
+	t.once.Do(func() { t.pacer = pace.New(t.Limiter, t.MaxPause, t.Logger) })
+	if err := t.pacer.Await(r.Context()); err != nil {
 		if r.Body != nil {
 			r.Body.Close()
 		}
@@ -83,60 +76,21 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	response, err := base.RoundTrip(r)
 	if err == nil {
-		t.heed(response)
+		t.pacer.Pause(pauseOf(response))
 	}
 	return response, err
 }
 
-// await waits for the end of a pause, and for a permit. A permit that is granted during a pause is not used: otherwise
-// all requests with such permits would be sent at once at the end of the pause.
-func (t *Transport) await(ctx context.Context) error {
-	for {
-		if err := script.Sleep(ctx, t.pause()); err != nil {
-			return err
-		}
-		if err := t.Limiter.Acquire(ctx, 1); err != nil {
-			return err
-		}
-		if t.pause() <= 0 {
-			return nil
-		}
-	}
-}
-
-// pause returns the time until the end of the pause; 0 or less if there is no pause.
-func (t *Transport) pause() time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return time.Until(t.until)
-}
-
-// heed begins or extends a pause if the response asks for one.
-func (t *Transport) heed(response *http.Response) {
+// pauseOf returns the pause that a response asks for; 0 or less if it asks for none.
+func pauseOf(response *http.Response) time.Duration {
 	pause := after(response.Header.Get("Retry-After"))
 	switch response.StatusCode {
 	case http.StatusTooManyRequests:
-		pause = max(pause, leastPause)
+		return max(pause, leastPause)
 	case http.StatusServiceUnavailable:
-	default:
-		return
+		return pause
 	}
-	longest := t.MaxPause
-	if longest <= 0 {
-		longest = time.Minute
-	}
-	if pause = min(pause, longest); pause <= 0 {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if until := time.Now().Add(pause); until.After(t.until) {
-		t.until = until
-	}
-	if !t.holding {
-		t.holding = true
-		go t.hold()
-	}
+	return 0
 }
 
 // after returns the time in a field Retry-After: seconds, or the time from this host's clock to a date. It returns 0 if
@@ -149,104 +103,4 @@ func after(field string) time.Duration {
 		return time.Until(date)
 	}
 	return 0
-}
-
-// hold takes all permits until the pause is over, and then gives them back. Before one of its grants expires, hold
-// gives the grant back and takes the permits again: other processes wait until the grant expires, and would be first to
-// take the permits then. Before permits of other processes return, hold calls take a little earlier than other
-// processes would.
-func (t *Transport) hold() {
-	type taken struct {
-		grant *rratelimiter.Grant
-		renew time.Time
-	}
-	var held []taken
-	logged := false
-	fails := func(err error) bool {
-		if err != nil && !logged {
-			t.logger().Warn("permits could not be taken or given back for a pause that a service requested", "error", err)
-			logged = true
-		}
-		return err != nil
-	}
-	var rate rratelimiter.Rate // Unlimited: not known
-	var due time.Time          // time at which the next permits return; zero: not known
-	for t.paused() {
-		for len(held) > 0 && !time.Now().Before(held[0].renew) {
-			err := giveBack(held[0].grant)
-			held = held[1:]
-			if fails(err) {
-				break
-			}
-		}
-		grant, wait, err := t.take(&rate, &due)
-		if fails(err) {
-			wait = holdAtMost
-		}
-		if grant != nil {
-			held = append(held, taken{grant, time.Now().Add(rate.Interval - min(renewAhead, rate.Interval/4))})
-			due = time.Time{}
-			continue
-		}
-		if len(held) > 0 {
-			wait = min(wait, time.Until(held[0].renew))
-		}
-		_ = script.Sleep(context.Background(), min(max(wait, holdEvery), holdAtMost, t.pause()))
-	}
-	for _, h := range held {
-		if fails(giveBack(h.grant)) {
-			return
-		}
-	}
-}
-
-// take takes all free permits. If no permit is free, it returns the time until take should be called again. It updates
-// rate and due, which belong to hold.
-func (t *Transport) take(rate *rratelimiter.Rate, due *time.Time) (grant *rratelimiter.Grant, wait time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), holdCall)
-	defer cancel()
-	if rate.Permits == 0 { // not known, or no request can be sent anyway
-		if *rate, err = t.Limiter.Config(ctx); err != nil || rate.Permits == 0 {
-			return nil, holdAtMost, err
-		}
-	}
-	if grant, err = t.Limiter.TakeUpTo(ctx, rate.Permits); grant != nil || err != nil {
-		return grant, 0, err
-	}
-	if !time.Now().Before(*due) {
-		var r rratelimiter.Result
-		grant, r, err = t.Limiter.Take(ctx, 1)
-		if errors.Is(err, rratelimiter.ErrExceedsRate) { // the rate has become 0
-			*rate = rratelimiter.Rate{}
-			return nil, holdAtMost, nil
-		}
-		if grant != nil || err != nil {
-			return grant, 0, err
-		}
-		*due = time.Now().Add(r.RetryAfter)
-	}
-	return nil, time.Until(*due) - holdEarly, nil
-}
-
-// giveBack gives all permits of a grant back.
-func giveBack(g *rratelimiter.Grant) error {
-	ctx, cancel := context.WithTimeout(context.Background(), givingBack)
-	defer cancel()
-	_, err := g.Return(ctx, g.Permits())
-	return err
-}
-
-// paused reports whether there is a pause. If there is no pause, it records that hold ends.
-func (t *Transport) paused() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.holding = time.Now().Before(t.until)
-	return t.holding
-}
-
-func (t *Transport) logger() *slog.Logger {
-	if t.Logger != nil {
-		return t.Logger
-	}
-	return slog.Default()
 }

@@ -260,7 +260,7 @@ func TestWaitingRequestsStayBehindAPause(t *testing.T) {
 		}
 		synctest.Wait()
 		for _, seconds := range []string{"20", "10"} {
-			transport.heed(&http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {seconds}}})
+			transport.pacer.Pause(pauseOf(&http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {seconds}}}))
 		}
 		all.Wait()
 		times := s.sent()
@@ -273,10 +273,9 @@ func TestWaitingRequestsStayBehindAPause(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Minute)
-		if transport.mu.Lock(); transport.holding {
-			t.Error("it still takes permits")
+		if state, err := limiter.State(t.Context()); err != nil || state.Used != 0 {
+			t.Errorf("it still takes permits: %+v, %v", state, err)
 		}
-		transport.mu.Unlock()
 	})
 }
 

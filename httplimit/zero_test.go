@@ -2,7 +2,6 @@ package httplimit
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"testing"
 	"time"
@@ -98,32 +97,5 @@ func TestRateOfZeroEndsTheWait(t *testing.T) {
 	}
 	if d := <-second; d.Outcome != Denied || d.Err != nil {
 		t.Errorf("%v: %v", d.Outcome, d.Err)
-	}
-}
-
-// A Transport cannot send a request at this rate, and holds nothing during a pause that a service asks for.
-func TestTransportAtARateOfZero(t *testing.T) {
-	s := limittest.New(t)
-	l := s.Client().RateLimiter("stored")
-	if err := l.SetRate(t.Context(), rratelimiter.PerMinute(0)); err != nil {
-		t.Fatal(err)
-	}
-	tr := &Transport{Limiter: l, Logger: quiet}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://192.0.2.1/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tr.RoundTrip(r); !errors.Is(err, rratelimiter.ErrExceedsRate) {
-		t.Error(err)
-	}
-	var rate rratelimiter.Rate
-	var due time.Time
-	if grant, wait, err := tr.take(&rate, &due); grant != nil || wait != holdAtMost || err != nil {
-		t.Error(grant, wait, err)
-	}
-	// The rate becomes 0 during a pause.
-	rate = rratelimiter.PerMinute(1)
-	if grant, wait, err := tr.take(&rate, &due); grant != nil || wait != holdAtMost || err != nil || rate != (rratelimiter.Rate{}) {
-		t.Error(grant, wait, err, rate)
 	}
 }

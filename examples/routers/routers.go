@@ -1,4 +1,4 @@
-// Package routers shows a guard in chi, gin and echo. Requests are counted by client address and by the router's
+// Package routers shows a guard in chi, gin, echo and fiber. Requests are counted by client address and by the router's
 // pattern of the route.
 package routers
 
@@ -7,14 +7,18 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/go-chi/chi/v5"
-	"github.com/labstack/echo/v4"
+	"github.com/gofiber/fiber/v3"
+	"github.com/labstack/echo/v5"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/echolimit"
+	"github.com/rratelimiter/rratelimiter/fiberlimit"
+	"github.com/rratelimiter/rratelimiter/ginlimit"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
 // NewGuard limits the requests of each client address to each route to ten per second. httplimit.Route reads
-// Request.Pattern. chi sets it (5.2.2 and later); for gin and echo, the middleware must set it.
+// Request.Pattern. chi sets it (5.2.2 and later), and so do ginlimit, echolimit and fiberlimit.
 func NewGuard(client *rratelimiter.Client) *httplimit.Guard {
 	return httplimit.New(httplimit.Per(client, "1s", rratelimiter.PerSecond(10),
 		httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Route)))
@@ -29,31 +33,25 @@ func Chi(guard *httplimit.Guard) http.Handler {
 	return r
 }
 
-// Gin calls Abort for a refused request; otherwise gin runs the remaining handlers.
+// Gin uses ginlimit, which sets the pattern.
 func Gin(guard *httplimit.Guard) http.Handler {
 	r := gin.New()
-	r.Use(func(c *gin.Context) {
-		c.Request.Pattern = c.FullPath()
-		if !guard.Check(c.Writer, c.Request) {
-			c.Abort()
-		}
-	})
+	r.Use(ginlimit.Middleware(guard))
 	r.GET("/orders/:id", func(c *gin.Context) { c.String(http.StatusOK, c.Param("id")) })
 	return r
 }
 
-// Echo does not call the next handler for a refused request.
+// Echo uses echolimit, which sets the pattern.
 func Echo(guard *httplimit.Guard) http.Handler {
 	e := echo.New()
-	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
-		return func(c echo.Context) error {
-			c.Request().Pattern = c.Path()
-			if !guard.Check(c.Response(), c.Request()) {
-				return nil
-			}
-			return next(c)
-		}
-	})
-	e.GET("/orders/:id", func(c echo.Context) error { return c.String(http.StatusOK, c.Param("id")) })
+	e.Use(echolimit.Middleware(guard))
+	e.GET("/orders/:id", func(c *echo.Context) error { return c.String(http.StatusOK, c.Param("id")) })
 	return e
+}
+
+// Fiber uses fiberlimit in the route, because the pattern is known only there.
+func Fiber(guard *httplimit.Guard) *fiber.App {
+	app := fiber.New()
+	app.Get("/orders/:id", fiberlimit.Middleware(guard), func(c fiber.Ctx) error { return c.SendString(c.Params("id")) })
+	return app
 }

@@ -9,9 +9,12 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
+	"github.com/go-chi/chi/v5"
+	"github.com/gofiber/fiber/v3/middleware/adaptor"
 
 	"github.com/rratelimiter/rratelimiter/examples/routers"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/routertest"
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
@@ -28,6 +31,10 @@ func TestRouters(t *testing.T) {
 		"chi":  {routers.Chi, "ratelimit:192.0.2.1:/orders/<id>:1s"},
 		"gin":  {routers.Gin, "ratelimit:192.0.2.1:/orders/%3Aid:1s"},
 		"echo": {routers.Echo, "ratelimit:192.0.2.1:/orders/%3Aid:1s"},
+		"fiber": {
+			func(g *httplimit.Guard) http.Handler { return adaptor.FiberApp(routers.Fiber(g)) },
+			"ratelimit:192.0.2.1:/orders/%3Aid:1s",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := limittest.New(t)
@@ -58,4 +65,47 @@ func TestRouters(t *testing.T) {
 			}
 		})
 	}
+}
+
+// chi needs no module of its own: its middleware is that of net/http.
+func TestResponsesOfChi(t *testing.T) {
+	routertest.Run(t, func(t *testing.T, guard *httplimit.Guard) string {
+		r := chi.NewRouter()
+		r.Use(recovered, guard.Middleware)
+		r.Get("/right", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Cost", "2"); _, _ = w.Write([]byte("right")) })
+		r.Get("/wrong", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+		r.Get("/nothing", func(http.ResponseWriter, *http.Request) {})
+		r.Get("/panic", func(http.ResponseWriter, *http.Request) { panic("panic") })
+		r.Get("/late", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte("late"))
+			panic("late")
+		})
+		r.Get("/stream", func(w http.ResponseWriter, _ *http.Request) {
+			for range 2 {
+				_, _ = w.Write([]byte("part"))
+				w.(http.Flusher).Flush()
+			}
+		})
+		r.Get("/hijack", func(w http.ResponseWriter, _ *http.Request) {
+			if conn, _, err := w.(http.Hijacker).Hijack(); err == nil {
+				conn.Close()
+			}
+		})
+		server := httptest.NewServer(r)
+		t.Cleanup(server.Close)
+		return server.URL
+	}, "/error") // its handlers return no errors
+}
+
+// recovered stands for chi's middleware.Recoverer, which logs the panic.
+func recovered(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			if recover() != nil {
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
 }

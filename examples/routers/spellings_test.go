@@ -16,7 +16,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
-	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v5"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
@@ -73,7 +73,7 @@ func ginRouter(options ...func(*gin.Engine)) server {
 func echoRouter() server {
 	router := echo.New()
 	for pattern, route := range map[string]string{login: login, "/orders/:id": order, "/static/*": static, "/*": other} {
-		router.GET(pattern, func(c echo.Context) error { return c.String(http.StatusOK, found(route, c.Param("id")+c.Param("*"))) })
+		router.GET(pattern, func(c *echo.Context) error { return c.String(http.StatusOK, found(route, c.Param("id")+c.Param("*"))) })
 	}
 	return answered(router)
 }

@@ -8,12 +8,19 @@ import (
 	"net/http"
 	"net/http/httptest"
 
+	"github.com/gin-gonic/gin"
+	"github.com/gofiber/fiber/v3"
+	"github.com/labstack/echo/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/adapt"
 	"github.com/rratelimiter/rratelimiter/classic"
+	"github.com/rratelimiter/rratelimiter/echolimit"
 	"github.com/rratelimiter/rratelimiter/envoylimit"
+	"github.com/rratelimiter/rratelimiter/fiberlimit"
+	"github.com/rratelimiter/rratelimiter/ginlimit"
 	"github.com/rratelimiter/rratelimiter/grpclimit"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/httplimit/rules"
@@ -39,6 +46,12 @@ func main() {
 		httplimit.Shared("bucket", classic.NewGCRA(server.Redis(), "bucket", rratelimiter.PerSecond(5), 5)),
 	)
 	grpc.NewServer(grpc.UnaryInterceptor(grpclimit.Unary(guard)))
+	gin.New().Use(ginlimit.Middleware(guard))
+	echo.New().Use(echolimit.Middleware(guard))
+	fiber.New().Use(fiberlimit.Middleware(guard))
+	if err := adapt.New(client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(1)))).Wait(context.Background()); err != nil {
+		log.Fatal(err)
+	}
 	handler := guard.Middleware(http.NotFoundHandler())
 	for range 2 {
 		answer := httptest.NewRecorder()
