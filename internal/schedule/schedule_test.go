@@ -292,6 +292,22 @@ func TestAPartialGrantIsNotGathered(t *testing.T) {
 	s.wakes(5 * ms)
 }
 
+// However long the line is, a batch has room for requests that do not wait.
+func TestALongLineLeavesRoomForTries(t *testing.T) {
+	for _, perRequest := range []bool{false, true} {
+		s := newStory(t)
+		s.q.settings.RecordPerRequest = perRequest
+		for i := range int64(2 * MaxGroups) {
+			s.join(wait(1 + i%2)) // each has a group of its own
+		}
+		try := &Request{N: 1}
+		s.join(try)
+		if b := new(Batch); !s.q.Due(s.m) || !s.q.Fill(s.m, b, func(lease.Draft) int64 { return 0 }) || !try.InFlight() {
+			t.Errorf("with a record for each request %v, the first batch has %d requests, but not the one that does not wait", perRequest, b.Requests())
+		}
+	}
+}
+
 // If several requests wait, the queue asks for what returns shortly after the permits of the first one together with them.
 func TestGatherForSeveral(t *testing.T) {
 	s := newStory(t)
