@@ -737,7 +737,7 @@ var mutations = []mutation{
 	{file: "internal/dispatch/peek.go", why: "Peek sets the enforced rate",
 		old: "	b.own = true\n	return nil", new: "	return b.limiter.enforce(context.Background())"},
 	{file: "internal/dispatch/peek.go", why: "a Peek that fails is an error though the process can decide",
-		old: "if l.settings.FallsBack && errors.Is(err, script.ErrUnavailable) {", new: "if false {"},
+		old: "if l.settings.FallsBack && errors.Is(err, script.ErrUnavailable) {", new: "if errors.Is(err, nil) {"},
 	{file: "internal/localgrant/localgrant.go", why: "Peek takes permits of the process",
 		old: "*s.Window = before", new: "_ = before"},
 	{file: "internal/lease/ledger.go", why: "a lease that is over offers its permits to Peek",
@@ -747,7 +747,7 @@ var mutations = []mutation{
 	{file: "classic/listwindow.go", why: "Peek sets the TTL of a list",
 		old: "if life = interval; !peek {", new: "if life = interval; true {"},
 	{file: "classic/smooth.go", why: "Peek takes permits of a Smooth",
-		old: "s.stored, s.next = stored, next", new: "s.stored = stored"},
+		old: "s.stored, s.next = stored, next", new: "s.stored, _ = stored, next"},
 
 	// WithFailFast.
 	{file: "internal/schedule/turns.go", why: "a turn does not count the requests in front",
@@ -767,7 +767,7 @@ var mutations = []mutation{
 	{file: "internal/schedule/allot.go", why: "a request waits for permits that are free when its caller leaves",
 		old: "!own.at.Before(r.End) {", new: "own.at.After(r.End) {"},
 	{file: "internal/schedule/allot.go", why: "free permits are not asked for again behind a request that would wait in vain",
-		old: "v, due, rest.free = refused, own.at, free", new: "v, due = refused, own.at"},
+		old: "v, due, rest.free = refused, own.at, free", new: "v, due, _ = refused, own.at, free"},
 	{file: "internal/schedule/settle.go", why: "a request with a timeout fails with an error",
 		old: "if r.Kind == Wait && r.Until.IsZero() { //", new: "if r.Kind == Wait { //"},
 }

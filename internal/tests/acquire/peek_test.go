@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -177,6 +179,10 @@ func TestPeekUnderAnEnforcedRate(t *testing.T) {
 				r.Try(l, 4)
 				r.Advance(500 * ms)
 				r.Try(l, 1)
+				// What a limiter of the other type has left behind does not count.
+				names := rig.Keys(l)
+				r.Must(r.Redis.Set(t.Context(), names[keys.ClientValue], "1", 0).Err())
+				r.Must(r.Redis.ZAdd(t.Context(), names[keys.ClientPermits], redis.Z{Score: float64(r.Millis()), Member: rig.MemberOf("00000001", 9)}).Err())
 				samePeek(r, name, r.Limiter("rl", rratelimiter.WithEnforcedRate(enforced)), n)
 			}
 		}
