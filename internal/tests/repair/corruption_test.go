@@ -355,7 +355,7 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 	right := [keys.Count]string{"hash", "string", "string", "zset", "zset"}
 	// Delete removes the keys of the right type; all others change nothing.
 	counting := []string{
-		"Allow", "Take", "TakeUpTo", "TakeAll", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll",
+		"Allow", "Peek", "Take", "TakeUpTo", "TakeAll", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll",
 		"AvailablePermits", "State", "Glance", "Repair", "Reset", "Delete", "Rename", "RenameNX",
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
