@@ -13,9 +13,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/response"
 )
 
-// Middleware returns a middleware that lets requests pass, or responds to them as [httplimit.Guard.Admit] does. It sets
-// Request.Pattern to the path of the route, such as "/orders/:id", for the key [httplimit.Route]; without a route, and in
-// Echo.Pre, the pattern is "". With a nil guard all requests pass.
+// Middleware returns a middleware that lets requests pass, or responds to them as [httplimit.Guard.Admit] does. The key
+// [httplimit.Route] is the path of the route, such as "/orders/:id", which echo sets as Request.Pattern; without a route, and
+// in Echo.Pre, it is "-". With a nil guard all requests pass.
 //
 // The permits that depend on the response (CountIf, CostAfter) are corrected with the status that is sent. If a handler
 // returns an error, this is the status that the error handler of the application writes later; if another middleware has
@@ -24,7 +24,6 @@ import (
 func Middleware(guard *httplimit.Guard) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error {
-			c.Request().Pattern = c.Path()
 			switch d := guard.Admit(c.Response(), c.Request()); {
 			case !d.Outcome.Passed():
 				return nil

@@ -18,7 +18,7 @@ import (
 )
 
 // NewGuard limits the requests of each client address to each route to ten per second. httplimit.Route reads
-// Request.Pattern. chi sets it (5.2.2 and later), and so do ginlimit, echolimit and fiberlimit.
+// Request.Pattern. chi (5.2.2 and later) and echo set it; for gin and fiber, ginlimit and fiberlimit do.
 func NewGuard(client *rratelimiter.Client) *httplimit.Guard {
 	return httplimit.New(httplimit.Per(client, "1s", rratelimiter.PerSecond(10),
 		httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Route)))
@@ -41,7 +41,7 @@ func Gin(guard *httplimit.Guard) http.Handler {
 	return r
 }
 
-// Echo uses echolimit, which sets the pattern.
+// Echo sets the pattern itself.
 func Echo(guard *httplimit.Guard) http.Handler {
 	e := echo.New()
 	e.Use(echolimit.Middleware(guard))

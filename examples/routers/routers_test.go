@@ -72,7 +72,10 @@ func TestResponsesOfChi(t *testing.T) {
 	routertest.Run(t, func(t *testing.T, guard *httplimit.Guard) string {
 		r := chi.NewRouter()
 		r.Use(recovered, guard.Middleware)
-		r.Get("/right", func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Cost", "2"); _, _ = w.Write([]byte("right")) })
+		r.Get("/right", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Cost", "2")
+			_, _ = w.Write([]byte("right"))
+		})
 		r.Get("/wrong", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
 		r.Get("/nothing", func(http.ResponseWriter, *http.Request) {})
 		r.Get("/panic", func(http.ResponseWriter, *http.Request) { panic("panic") })
