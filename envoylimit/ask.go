@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	names "github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 // ask.go makes the claims of a request.
@@ -179,18 +179,13 @@ func labelOf(entries []*ratelimit.RateLimitDescriptor_Entry) string {
 	return strings.Join(keys, ",")
 }
 
-// keyOf returns the entries as the key of a limiter, with these values.
+// keyOf returns the entries as the key of a limiter, with these values, as httplimit.By makes keys.
 func keyOf(entries []*ratelimit.RateLimitDescriptor_Entry, values []string) string {
 	parts := make([]string, len(entries))
 	for i, e := range entries {
-		parts[i] = escaped(e.Key) + "=" + escaped(values[i])
+		parts[i] = names.Escape(e.Key) + "=" + names.Escape(values[i])
 	}
 	return strings.Join(parts, ":")
-}
-
-// escaped returns a text as httplimit.By escapes it.
-func escaped(text string) string {
-	return strings.TrimPrefix(httplimit.By("", func(*http.Request) string { return text })(nil), "=")
 }
 
 // Label returns the domain and the keys of a limiter that a Service has made, such as "shop:remote_address:method": a

@@ -1,10 +1,10 @@
 package httplimit
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"net/http"
 	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 // key.go makes the keys of requests. Requests with the same key share a limiter. Keys become parts of names in Redis,
@@ -25,7 +25,7 @@ func By(label string, text func(*http.Request) string) Key {
 		if t == "" {
 			return ""
 		}
-		return label + "=" + escape(t)
+		return label + "=" + keys.Escape(t)
 	}
 }
 
@@ -48,7 +48,7 @@ func PathIgnoreCase(r *http.Request) string {
 	return pathKey(strings.ToLower(strings.ToUpper(servletPath(r)))) // some letters have several lower-case forms
 }
 
-func pathKey(p string) string { return "/" + escape(strings.TrimSuffix(p[1:], "/")) }
+func pathKey(p string) string { return "/" + keys.Escape(strings.TrimSuffix(p[1:], "/")) }
 
 // Route is a Key: the pattern of the request's route in Request.Pattern. For the pattern "GET /orders/{id}" the key is
 // "GET+/orders/<id>". A http.ServeMux sets Request.Pattern before it calls the handler, so the middleware must wrap the
@@ -58,7 +58,7 @@ func Route(r *http.Request) string {
 	if r.Pattern == "" {
 		return "-"
 	}
-	return escape(strings.NewReplacer("{", "<", "}", ">").Replace(r.Pattern))
+	return keys.Escape(strings.NewReplacer("{", "<", "}", ">").Replace(r.Pattern))
 }
 
 // Join returns a Key that joins several keys with colons: requests share a limiter if all their keys are equal. A
@@ -89,31 +89,4 @@ func First(keys ...Key) Key {
 		}
 		return ""
 	}
-}
-
-const (
-	longest = 128 // maximum bytes of a text in a key
-	kept    = 64  // bytes kept of a longer text
-)
-
-// escape makes a text safe as a part of a name, and bounds its length. The result has no colon (separates parts), no
-// equals sign (ends labels), no brace (chooses the cluster slot), and no character that is not printable ASCII.
-func escape(text string) string {
-	if len(text) > longest {
-		sum := sha256.Sum256([]byte(text))
-		return escape(text[:kept]) + "~" + hex.EncodeToString(sum[:16])
-	}
-	var b strings.Builder
-	for i := range len(text) {
-		switch c := text[i]; {
-		case c == ' ':
-			b.WriteByte('+')
-		case c < ' ' || c > '~' || strings.IndexByte("%+~:={}", c) >= 0:
-			b.WriteByte('%')
-			b.WriteString(strings.ToUpper(hex.EncodeToString([]byte{c})))
-		default:
-			b.WriteByte(c)
-		}
-	}
-	return b.String()
 }

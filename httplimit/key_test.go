@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 func TestKeys(t *testing.T) {
@@ -97,7 +99,7 @@ func FuzzKey(f *testing.F) {
 		if strings.ContainsAny(value, ":={} ") || strings.ContainsFunc(value, func(c rune) bool { return c < '!' || c > '~' }) {
 			t.Errorf("%q: %q", a, value)
 		}
-		if len(value) > 3*longest {
+		if len(value) > 3*keys.LongestText {
 			t.Errorf("%d bytes have %d", len(a), len(value))
 		}
 	})

@@ -1,5 +1,5 @@
-// Package keys has Redisson's names of a limiter's keys, and the cluster slots of keys. It does not depend on what the
-// keys hold.
+// Package keys has Redisson's names of a limiter's keys, the cluster slots of keys, and how names are made of texts that clients
+// choose. It does not depend on what the keys hold.
 package keys
 
 import (
