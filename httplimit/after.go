@@ -19,9 +19,9 @@ import (
 // handler panics before it writes, and 101 if the handler takes over the connection.
 //
 // [Guard.Middleware] calls f, and so do ginlimit, echolimit and fiberlimit. [Guard.Check], [Guard.Admit] and [Guard.Decide]
-// do not see the response, so the permits stay taken until the caller calls [Policy.Settle]. After the handler has returned, permits are given back in the background, for at most 1 s. This does
-// not delay the response. Policy.OnError and Policy.Logger get the errors. The permits are not given back, and return
-// when their interval is over, in these cases:
+// do not see the response, so the permits stay taken until the caller calls [Policy.Settle]. After the handler has
+// returned, permits are given back in the background, for at most 1 s. This does not delay the response. Policy.OnError
+// and Policy.Logger get the errors. The permits are not given back, and return when their interval is over, in these cases:
 //   - if the response takes longer than the interval;
 //   - if the process ends first, or if Redis does not reply within 1 s;
 //   - if this process granted them locally (FailLocal);
@@ -82,8 +82,8 @@ func (d Decision) Settles() bool {
 // Settle corrects the permits that a request took, after its response: see [Limit.CountIf] and [Limit.CostAfter].
 // [Guard.Middleware] calls Settle. After [Guard.Admit], [Guard.Decide] and [Policy.Decide], call Settle once for each
 // Decision that let a request pass, also if its handler panics. status is the one that is sent: a handler can return an
-// error that the router turns into a response later. Settle calls the functions of the limits and returns. It then corrects the permits in the
-// background for at most 1 s, even if ctx ends.
+// error that the router turns into a response later. Settle calls the functions of the limits and returns. It then
+// corrects the permits in the background for at most 1 s, even if ctx ends.
 func (p *Policy) Settle(ctx context.Context, d Decision, status int, h http.Header) {
 	for _, a := range d.Answers {
 		if !a.settles() || !a.Allowed || a.back == nil {

@@ -33,13 +33,9 @@ which it runs: run it on the hosts of your services.`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: c.completeMore,
 	}, func(ctx context.Context, s *session, args []string) error {
-		var names []string
-		for _, arg := range args {
-			name, err := s.named(arg)
-			if err != nil {
-				return err
-			}
-			names = append(names, name)
+		names, err := s.allNamed(args)
+		if err != nil {
+			return err
 		}
 		found, err := s.doctor(ctx, names)
 		if err != nil {

@@ -110,8 +110,8 @@ func (q *Queue) Unanswered() time.Time {
 }
 
 // Join adds a request. It asks for a call, unless it waits behind others. Behind them it asks only if all of these are in stalled
-// batches, if it has a timeout, or must not wait in vain (the reply tells whether its permits are free in time), if it wants more than the rate (which
-// is an error at once), or if it may pass the first one (mayPass).
+// batches, if it has a timeout or must not wait in vain (the reply tells whether its permits are free in time), if it wants more
+// than the rate (which is an error at once), or if it may pass the first one (mayPass).
 func (q *Queue) Join(r *Request) {
 	switch r.Kind {
 	case UpTo:
