@@ -18,12 +18,14 @@ func (b *bench) contents() (all []string, shortest time.Duration) {
 	for _, key := range slices.Sorted(slices.Values(b.rdb.Keys(b.Context(), "*").Val())) {
 		read := map[string][]any{
 			"string": {"get", key}, "hash": {"hgetall", key}, "list": {"lrange", key, 0, -1}, "zset": {"zrange", key, 0, -1, "withscores"},
+			"none": {"exists", key}, // it has expired since KEYS
 		}[b.do("type", key).(string)]
 		life := b.do("pttl", key).(int64)
-		if life > 0 {
+		hasTTL := life != -1 // 0 in its last millisecond, -2 when the key has expired since KEYS
+		if hasTTL {
 			shortest = min(shortest, time.Duration(life)*ms)
 		}
-		all = append(all, fmt.Sprintf("%q %q %t", key, fmt.Sprint(b.do(read...)), life > 0))
+		all = append(all, fmt.Sprintf("%q %q %t", key, fmt.Sprint(b.do(read...)), hasTTL))
 	}
 	return all, shortest
 }
