@@ -26,7 +26,7 @@ type check struct {
 	at       int64  // µs since 1970, by the client's clock
 	rate     int64  // in the last reply
 	interval int32  // in the last reply, ms, or the longest possible one
-	free     int32  // in the last reply, or the most possible ones; below 0: the last request was no plain grant
+	free     int32  // in the last reply, or the most possible ones; below protocol.Unseen: the last request was no plain grant
 }
 
 // sum returns the sum of two durations that are not negative, at most the longest possible one: an interval may be that.
@@ -62,12 +62,12 @@ func (t *checkTable) bucket(hash uint64) []check {
 }
 
 // due reports whether the next call of a limiter must add up the records: this process has not done so yet, the rate has
-// changed, or an interval and checkSlack are over. It also returns how many permits were free by the last reply; below 0:
-// this is not known, or the last request was no plain grant.
+// changed, or an interval and checkSlack are over. It also returns how many permits were free by the last reply;
+// protocol.Unseen if no reply is known, below that if the last request was no plain grant.
 func (t *checkTable) due(key string, now time.Time) (due bool, free int64) {
 	last, _ := t.find(key)
 	if last == nil {
-		return true, -1
+		return true, protocol.Unseen
 	}
 	since := now.Sub(time.UnixMicro(last.at))
 	return since < 0 || since >= protocol.Millis(int64(last.interval))+checkSlack, int64(last.free)
@@ -76,7 +76,7 @@ func (t *checkTable) due(key string, now time.Time) (due bool, free int64) {
 // notPlain notes that a request of a limiter was no plain grant. This holds until the next check.
 func (t *checkTable) notPlain(key string) {
 	if last, _ := t.find(key); last != nil {
-		last.free = -1
+		last.free = protocol.Unseen - 1
 	}
 }
 

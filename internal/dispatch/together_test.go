@@ -51,8 +51,10 @@ type pair struct {
 func newPair(t *testing.T, s *redistest.Server, a, b int64, options func(*Settings)) *pair {
 	p := &pair{t: t, rdb: s.Client()}
 	p.rdb.FlushAll(t.Context())
-	if err := p.rdb.ScriptLoad(t.Context(), protocol.AllowAllScript.Text).Err(); err != nil {
-		t.Fatal(err)
+	for _, script := range []*script.Script{protocol.AllowAllScript, protocol.AcquireManyScript} {
+		if err := p.rdb.ScriptLoad(t.Context(), script.Text).Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	p.gate = &gate{Client: p.rdb}
 	p.now.Store(1_700_000_000_000_000)

@@ -18,8 +18,7 @@ import (
 // A call of several limiters (Body.Joint) has such a command even if no other call shares it, on a cluster, too: its own script
 // makes no plain grants, and costs Redis twice as much. These cases get its own script:
 //
-//	nothing is known about the free     own script at once (Body.Plain)
-//	permits, too few are free, a
+//	too few permits were free, a        own script at once (Body.Plain)
 //	granularity, the server's clock, ...
 //	protocol.ErrNotNow                  own script, one round trip later; the reply says what is free
 //	protocol.ErrNotPlain                the same; calls of that limiter then use their own scripts until the next check

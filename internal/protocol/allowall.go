@@ -25,7 +25,7 @@ type Member struct {
 	*Encoder
 	Rebuild bool  // finish a rebuild of the free permits
 	Check   bool  // compare the free permits with the records
-	Free    int64 // permits that were free by the last reply, at most an int32; below 0: not known
+	Free    int64 // permits that were free by the last reply, at most an int32; Unseen, or below it: not known
 	Sets    int   // how often the call has set the limiter's own rate over another one
 
 	member argBuffer // the record of all that is wanted of it

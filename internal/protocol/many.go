@@ -40,11 +40,14 @@ func (o *Options) Plain(ask Ask, free int64) bool {
 	return true
 }
 
-// Plain reports whether r may share a command.
+// Unseen are the free permits of a limiter if no reply is known.
+const Unseen = -1
+
+// Plain reports whether r may share a command. A limiter that this process has not seen mostly has enough free permits.
 func (r *AllowAll) Plain() bool {
 	for i := range r.Members {
 		m := &r.Members[i]
-		if m.Rebuild || !m.plain() || r.wanted(i) > m.Free {
+		if m.Rebuild || !m.plain() || m.Free != Unseen && r.wanted(i) > m.Free {
 			return false
 		}
 	}

@@ -1,6 +1,6 @@
 -- acquiremany.lua grants permits to several calls, each for itself, by plain grants (plain_read.lua). A call asks one limiter,
--- or several of which all grant or none does. A call has no effect if it needs more than plain grants, if a limiter has no
--- configuration, or if an earlier call asks one of its limiters, too: the client then makes it by acquire.lua or allowall.lua.
+-- or several of which all grant or none does. A call has no effect if it needs more than plain grants, or if an earlier call asks
+-- one of its limiters, too: the client then makes it by acquire.lua or allowall.lua.
 -- All limiters are read before one is written, so a key of another type has no effect on any of them.
 --
 -- KEYS  three a limiter: config, value, permits
@@ -57,14 +57,14 @@ local GENERAL = 'g' -- the call is more than a plain grant, and has more argumen
 local most_expired = 128 -- records of one limiter; more would take the call too long
 local now_text, now = ARGV[1], tonumber(ARGV[1])
 local whole_text = string.format('%.0f', math.ceil(now))
-local reply, read = {}, {} -- read: five a limiter, for plain_write.lua
+local reply, read = {}, {} -- read: six a limiter, for the writes
 local granted = {} -- the first and the last limiter, from 0, of each call that all its limiters can grant
 local seen = {} -- records keys: what is read of a limiter is wrong after a grant of the same limiter
 local first, status = 0, 0 -- of the call so far: its first limiter, and the status
 for i = 0, #KEYS / 3 - 1 do
   local name, value, records, at = KEYS[3 * i + 1], KEYS[3 * i + 2], KEYS[3 * i + 3], 4 * i
   local configured_rate, flags = ARGV[at + 4] ~= '' and ARGV[at + 4], ARGV[at + 5]
-  local wanted, own = tonumber(ARGV[at + 2]), 5 * i
+  local wanted, own, kept = tonumber(ARGV[at + 2]), 5 * i, 6 * i
   local telling = flags ~= '' and find(flags, NEXT, 1, true) and wanted
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
 -- type '0' without keep-alive, whose state needs no repair and is not older than the configuration. This is a block to be
@@ -163,7 +163,7 @@ then
 end
   if expired_count and expired_count >= most_expired then
     status = status == 0 and 11 or status -- the client's own script removes them
-  elseif not free or new or seen[records] then
+  elseif not free or seen[records] then
     free, status = nil, 10
   elseif free < wanted and status == 0 then
     status = 11
@@ -171,8 +171,8 @@ end
   seen[records] = true
   reply[own + 1], reply[own + 2], reply[own + 3], reply[own + 4], reply[own + 5] =
     status, free and rate or 0, free and interval or 0, free and free - wanted or 0, next_us or 0
-  read[own + 1], read[own + 2], read[own + 3], read[own + 4], read[own + 5] =
-    score_text, counted, expired_count, expired_permits, ttl
+  read[kept + 1], read[kept + 2], read[kept + 3], read[kept + 4], read[kept + 5], read[kept + 6] =
+    score_text, counted, expired_count, expired_permits, ttl, new
   if flags == '' or not find(flags, JOINT, 1, true) then
     if status == 0 then
       granted[#granted + 1], granted[#granted + 2] = first, i
@@ -184,10 +184,13 @@ end
 end
 for call_at = 1, #granted, 2 do
   for i = granted[call_at], granted[call_at + 1] do
-    local value, records, n, at = KEYS[3 * i + 2], KEYS[3 * i + 3], 5 * i, 4 * i
-    local counted, expired_count, expired_permits, ttl = read[n + 2], read[n + 3], read[n + 4], read[n + 5]
+    local value, records, n, kept, at = KEYS[3 * i + 2], KEYS[3 * i + 3], 5 * i, 6 * i, 4 * i
+    local counted, expired_count, expired_permits, ttl = read[kept + 2], read[kept + 3], read[kept + 4], read[kept + 5]
     local taken, record, left = ARGV[at + 2], ARGV[at + 3], reply[n + 4]
-    if call('ZADD', records, 'NX', read[n + 1], record) == 0 then
+    if read[kept + 6] then
+      call('HSET', KEYS[3 * i + 1], 'rate', string.format('%.0f', reply[n + 2]), 'interval', string.format('%.0f', reply[n + 3]), 'type', '0')
+    end
+    if call('ZADD', records, 'NX', read[kept + 1], record) == 0 then
       if i == granted[call_at] then
         reply[n + 1] = 10
         break -- nothing is written yet
@@ -366,7 +369,7 @@ local function remove_surplus(records, oldest, rate, surplus)
   call('ZREM', records, unpack(gone))
   return surplus
 end
-      add_record(records, next_prefix(string.sub(record, 1, -5)), tonumber(taken), read[n + 1])
+      add_record(records, next_prefix(string.sub(record, 1, -5)), tonumber(taken), read[kept + 1])
     end
 -- plain_write.lua writes what follows the record of a plain grant.
 -- Given: value and records (the keys), counted, expired_count, expired_permits and ttl (of plain_read.lua), taken (the permits

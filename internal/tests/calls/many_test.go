@@ -391,7 +391,7 @@ func TestAllowAllMakesPlainGrants(t *testing.T) {
 			granted bool
 			want    string
 		}{
-			{"the first use", nil, 1, true, "allowall"},
+			{"the first use", nil, 1, true, "acquiremany"},
 			{"enough", nil, 3, true, "acquiremany"},
 			{"more than is free", nil, 7, false, "allowall"},
 			{"another client has taken", func() { rig.MustTry(t, other, 3, true) }, 5, false, "acquiremany allowall"},

@@ -224,9 +224,11 @@ func TestContestedRateServesRequests(t *testing.T) {
 				rdb := s.Client()
 				rival := rratelimiter.NewClient(s.Client(), rig.Patient).RateLimiter("l")
 				rig.MustSet(t, rival, rratelimiter.PerHour(7))
+				sets := 0
 				rdb.AddHook(redistest.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 					err := next(ctx, cmd)
 					if args := cmd.Args(); err == nil && (args[1] == protocol.SetRateScript.SHA || args[1] == protocol.SetRateScript.Text) {
+						sets++
 						return rival.SetRate(ctx, rratelimiter.PerHour(7), rratelimiter.KeepState())
 					}
 					return err
@@ -236,8 +238,8 @@ func TestContestedRateServesRequests(t *testing.T) {
 				if n, err := ask(t.Context(), l); n != 1 || err != nil {
 					t.Errorf("%d permits, %v", n, err)
 				}
-				if f := log.All()[0]; !f.RateMismatch || f.Err != nil || f.Granted != 1 || f.Attempts > 5 {
-					t.Errorf("%+v", f)
+				if f := log.All()[0]; !f.RateMismatch || f.Err != nil || f.Granted != 1 || sets > 3 {
+					t.Errorf("the rate was set %d times: %+v", sets, f)
 				}
 				if free, err := l.AvailablePermits(t.Context()); free != 6 || err != nil {
 					t.Errorf("%d permits are free, %v", free, err)
