@@ -188,7 +188,8 @@ for call_at = 1, #granted, 2 do
     local counted, expired_count, expired_permits, ttl = read[kept + 2], read[kept + 3], read[kept + 4], read[kept + 5]
     local taken, record, left = ARGV[at + 2], ARGV[at + 3], reply[n + 4]
     if read[kept + 6] then
-      call('HSET', KEYS[3 * i + 1], 'rate', string.format('%.0f', reply[n + 2]), 'interval', string.format('%.0f', reply[n + 3]), 'type', '0')
+      local rate, interval = string.format('%.0f', reply[n + 2]), string.format('%.0f', reply[n + 3])
+      call('HSET', KEYS[3 * i + 1], 'rate', rate, 'interval', interval, 'type', '0')
     end
     if call('ZADD', records, 'NX', read[kept + 1], record) == 0 then
       if i == granted[call_at] then
