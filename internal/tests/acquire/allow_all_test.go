@@ -245,9 +245,11 @@ func TestAllowAllIsObserved(t *testing.T) {
 		ctx := t.Context()
 		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(9))), r.Limiter("b", rratelimiter.WithEnforcedRate(rratelimiter.PerMinute(8)))
 		r.SetRate(a, rratelimiter.PerMinute(5))
-		first := r.Limiter("loads the script", rratelimiter.WithRate(rratelimiter.PerMinute(1)))
-		if _, err := r.Client.AllowAll(ctx, 1, first); err != nil {
-			t.Fatal(err)
+		first := r.Limiter("loads the scripts", rratelimiter.WithRate(rratelimiter.PerMinute(1)))
+		for range 2 { // a plain grant, and a refusal
+			if _, err := r.Client.AllowAll(ctx, 1, first); err != nil {
+				t.Fatal(err)
+			}
 		}
 		r.SetRate(b, rratelimiter.PerMinute(6))
 		r.WriteValue(a, "7")
@@ -257,8 +259,8 @@ func TestAllowAllIsObserved(t *testing.T) {
 			err  error
 		}{
 			{2, [2]rratelimiter.CallInfo{
-				{Limiter: "a", Callers: 1, Granted: 1, Permits: 2, Attempts: 2, Repaired: "free permits were above the rate", RateMismatch: true},
-				{Limiter: "b", Callers: 1, Granted: 1, Permits: 2, Attempts: 2},
+				{Limiter: "a", Callers: 1, Granted: 1, Permits: 2, Attempts: 3, Repaired: "free permits were above the rate", RateMismatch: true},
+				{Limiter: "b", Callers: 1, Granted: 1, Permits: 2, Attempts: 3}, // no plain grant, another rate, granted
 			}, nil},
 			{4, [2]rratelimiter.CallInfo{
 				{Limiter: "a", Callers: 1, Denied: 1, Attempts: 1, RateMismatch: true},
