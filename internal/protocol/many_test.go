@@ -50,7 +50,7 @@ func FuzzAcquireMany(f *testing.F) {
 		var keys, args []any
 		var encoders [limiters]Encoder
 		var requests [singles]AcquireRequest
-		missing := func(i int) bool { return i == 2 && bits&1 > 0 || i == 4 && bits&16 > 0 } // not initialized
+		missing := func(i int) bool { return i == 2 && bits&1 > 0 || i == 4 && bits&16 > 0 } // gets its configuration
 		client.FlushAll(ctx)
 		for i := range limiters {
 			name := strconv.Itoa(i)
@@ -79,11 +79,8 @@ func FuzzAcquireMany(f *testing.F) {
 		if err := client.Process(ctx, &cmd); err != nil {
 			t.Fatal(err)
 		}
-		refusal := func(missing, tooFew bool) error {
-			switch {
-			case missing:
-				return ErrNotPlain
-			case tooFew:
+		refusal := func(tooFew bool) error {
+			if tooFew {
 				return ErrNotNow
 			}
 			return nil
@@ -104,6 +101,9 @@ func FuzzAcquireMany(f *testing.F) {
 			if err != nil || g != want {
 				t.Errorf("limiter %d: %+v, %v, want %+v", i, g, err, want)
 			}
+			if c := client.HGetAll(ctx, name).Val(); len(c) != 3 || c["rate"] != fmt.Sprint(own.Permits) || c["interval"] != fmt.Sprint(own.Interval) || c["type"] != "0" {
+				t.Errorf("limiter %d has the configuration %v", i, c)
+			}
 			if value := client.Get(ctx, name+":value").Val(); value != fmt.Sprint(free) {
 				t.Errorf("limiter %d has %s free permits, want %d", i, value, free)
 			}
@@ -114,7 +114,7 @@ func FuzzAcquireMany(f *testing.F) {
 		for i := range requests {
 			g, err := requests[i].ReplyOfMany(&encoders[i], new(script.Attempts), cmd.Val(), i)
 			reply := MemberReply{Rate: g.Rate, Interval: g.Interval, Free: g.Free, NextAfter: g.NextAfter, ResetAfter: g.ResetAfter, At: g.At}
-			check(i, &requests[i].member, size, refusal(missing(i), size > encoders[i].Own.Permits), reply, err)
+			check(i, &requests[i].member, size, refusal(size > encoders[i].Own.Permits), reply, err)
 			if err == nil && g.Now != now {
 				t.Errorf("limiter %d: the reply is of %d, want %d", i, g.Now, now)
 			}
@@ -124,7 +124,7 @@ func FuzzAcquireMany(f *testing.F) {
 			g.Members = make([]MemberReply, limiters-singles)
 		}
 		for i, n := range []int64{size, 1} {
-			check(singles+i, &joint.Members[i].member, n, refusal(missing(4), size > encoders[singles].Own.Permits), g.Members[i], err)
+			check(singles+i, &joint.Members[i].member, n, refusal(size > encoders[singles].Own.Permits), g.Members[i], err)
 		}
 	})
 }
