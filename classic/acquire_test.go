@@ -184,6 +184,9 @@ func TestWrongParametersAreTold(t *testing.T) {
 		"no gateway capacity": classic.NewGatewayBucket(rdb, "key", classic.Gateway{Every: second, Interval: second}),
 		"no drops":            classic.NewLeakyBucket(rdb, "key", rate, 0),
 		"no burst":            classic.NewGCRA(rdb, "key", rate, 0),
+		"no replenish rate":   classic.NewSpringBucket(rdb, "key", classic.Spring{BurstCapacity: 1}),
+		"no burst capacity":   classic.NewSpringBucket(rdb, "key", classic.Spring{ReplenishRate: 1}),
+		"a TTL of 0 s":        classic.NewSpringBucket(rdb, "key", classic.Spring{ReplenishRate: 9, BurstCapacity: 4}),
 		"uneven sub-windows":  classic.NewSubWindows(rdb, "key", rate, 3),
 	} {
 		wrong(name, l, rratelimiter.ErrInvalidRate)
@@ -207,7 +210,7 @@ func TestErrorsOfTheServer(t *testing.T) {
 		b := newBench(t, s)
 		for _, subject := range subjects() {
 			b.do("flushdb")
-			for _, key := range []string{"key", "rate:key", "key::2036-01-01"} {
+			for _, key := range []string{"key", "rate:key", "key::2036-01-01", "request_rate_limiter.{key}.tokens"} {
 				b.do("sadd", key, "a set")
 			}
 			l := subject.make(b.rdb, "key", b.clock())
@@ -250,6 +253,8 @@ func TestCluster(t *testing.T) {
 			"gateway bucket": classic.NewGatewayBucket(rdb, "gb"+name, classic.Gateway{Every: time.Hour, Capacity: 3, Interval: time.Hour}),
 			"leaky bucket":   classic.NewLeakyBucket(rdb, "lb"+name, rate, 3),
 			"GCRA":           classic.NewGCRA(rdb, name, rate, 3),
+			"Spring bucket": classic.NewSpringBucket(rdb, name, classic.Spring{ReplenishRate: 1, BurstCapacity: 3},
+				classic.WithClock(func() time.Time { return epoch })),
 		} {
 			for i := range 4 {
 				r, err := l.Allow(t.Context(), 1)
@@ -259,7 +264,10 @@ func TestCluster(t *testing.T) {
 			}
 		}
 	}
-	for _, l := range []asker{classic.NewSlidingLog(rdb, "}x", rate), classic.NewListWindow(rdb, "a}", rate)} {
+	for _, l := range []asker{
+		classic.NewSlidingLog(rdb, "}x", rate), classic.NewListWindow(rdb, "a}", rate),
+		classic.NewSpringBucket(rdb, "", classic.Spring{ReplenishRate: 1, BurstCapacity: 1}),
+	} {
 		if _, err := l.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrCrossSlotName) {
 			t.Error(err)
 		}

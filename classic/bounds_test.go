@@ -69,6 +69,9 @@ func subjects() []subject {
 		}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewGatewayBucket(rdb, key, classic.Gateway{Every: 200 * ms, Capacity: limit, Interval: interval}, opts...)
 		}},
+		{name: "Spring bucket", repaired: 2 * time.Second, most: limit, over: everywhere, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+			return classic.NewSpringBucket(rdb, key, classic.Spring{ReplenishRate: 3, BurstCapacity: limit}, opts...)
+		}, bound: func(t time.Duration) int64 { return limit + 3*int64((t+time.Second-ms)/time.Second) }},
 		{name: "sliding log", repaired: time.Minute + interval, most: limit, over: []time.Duration{interval}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 			return classic.NewSlidingLog(rdb, key, rate, opts...)
 		}, bound: func(time.Duration) int64 { return limit }, exact: true},

@@ -180,6 +180,74 @@ func TestGatewayBucketNeverDividesByZero(t *testing.T) {
 	})
 }
 
+func TestSpringBucketGoesOnWithTwoKeys(t *testing.T) {
+	const tokensKey, timeKey = "request_rate_limiter.{orders.alice}.tokens", "request_rate_limiter.{orders.alice}.timestamp"
+	onServers(t, func(b *bench) {
+		b.do("set", tokensKey, 3, "ex", 4)
+		b.do("set", timeKey, epoch.Unix()-2, "ex", 4)
+		l := classic.NewSpringBucket(b.rdb, "orders.alice", classic.Spring{ReplenishRate: 5, BurstCapacity: 14}, b.clock())
+		b.pass(300 * ms)
+		r := b.granted(l, 6) // two seconds brought ten
+		equal(b, "remaining", r.Remaining, 7)
+		equal(b, "reset after", r.ResetAfter, 1700*ms)
+		b.holds("7", "get", tokensKey)
+		b.holds(stampSeconds(b.now), "get", timeKey)
+		b.lives(tokensKey, 5*time.Second) // 2 x 14 / 5 s, cut
+		b.lives(timeKey, 5*time.Second)
+		b.pass(700*ms - ms)
+		r = b.refused(l, 9)
+		equal(b, "retry after", r.RetryAfter, ms)
+		b.pass(ms)
+		equal(b, "retry after", b.refused(l, 13).RetryAfter, time.Second)
+		b.holds("12", "get", tokensKey) // a refusal is written, too
+		b.holds(stampSeconds(b.now), "get", timeKey)
+		b.lives(timeKey, 5*time.Second)
+		b.pass(time.Second)
+		b.granted(l, 14)
+	})
+}
+
+// Redis 7.2.0 to 7.2.4 writes the gateway's numbers with an exponent.
+func TestSpringBucketReadsExponents(t *testing.T) {
+	onServers(t, func(b *bench) {
+		b.do("set", "request_rate_limiter.{id}.tokens", "2.5e+3")
+		b.do("set", "request_rate_limiter.{id}.timestamp", b.now.Unix())
+		l := classic.NewSpringBucket(b.rdb, "id", classic.Spring{ReplenishRate: 1, BurstCapacity: 5000}, b.clock())
+		b.refused(l, 2501)
+		b.granted(l, 2500)
+	})
+}
+
+// As in the gateway: a time ahead is replaced by the first request, and a time behind is made up for again.
+func TestSpringBucketWhoseClockGoesBack(t *testing.T) {
+	onServers(t, func(b *bench) {
+		l := classic.NewSpringBucket(b.rdb, "id", classic.Spring{ReplenishRate: 5, BurstCapacity: 10}, b.clock())
+		b.granted(l, 10)
+		b.now = b.now.Add(-time.Hour)
+		equal(b, "retry after", b.refused(l, 1).RetryAfter, time.Second)
+		b.holds(stampSeconds(b.now), "get", "request_rate_limiter.{id}.timestamp")
+		b.now = b.now.Add(time.Hour)
+		b.granted(l, 10)
+	})
+}
+
+func TestSpringBucketGoesByTheServersClock(t *testing.T) {
+	onServers(t, func(b *bench) {
+		l := classic.NewSpringBucket(b.rdb, "id", classic.Spring{ReplenishRate: 1, BurstCapacity: 100})
+		before := b.rdb.Time(b.Context()).Val().Unix()
+		if r := b.granted(l, 100); r.NextAfter <= 0 || r.NextAfter > time.Second {
+			b.Errorf("%+v", r)
+		}
+		after := b.rdb.Time(b.Context()).Val().Unix()
+		stored, err := strconv.ParseInt(b.do("get", "request_rate_limiter.{id}.timestamp").(string), 10, 64)
+		if err != nil || stored < before || stored > after {
+			b.Errorf("%d is not from %d to %d (%v)", stored, before, after, err)
+		}
+	})
+}
+
+func stampSeconds(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }
+
 func TestLeakyBucketGoesOnWithAHash(t *testing.T) {
 	onServers(t, func(b *bench) {
 		b.do("hset", "bucket", "level", "4.5", "lastLeak", epoch.Add(-200*ms).UnixMilli())
@@ -358,6 +426,7 @@ func TestWaitsOfLargeParametersDoNotOverflow(t *testing.T) {
 			{classic.NewTokenBucket(b.rdb, "tokens", classic.Tokens{Capacity: most, PerStep: 1, Step: month}, b.clock()), most, whole},
 			{classic.NewGatewayBucket(b.rdb, "gateway", classic.Gateway{Every: month, Capacity: most, Interval: whole - ms}, b.clock()),
 				most, whole},
+			{classic.NewSpringBucket(b.rdb, "spring", classic.Spring{ReplenishRate: 1, BurstCapacity: most}, b.clock()), most, most * time.Second},
 			{classic.NewGatewayBucket(b.rdb, "slow gateway", classic.Gateway{Every: whole - ms, Capacity: most, Interval: whole - ms}, b.clock()),
 				most, whole},
 		} {

@@ -151,8 +151,8 @@ type settings struct {
 	clock func() time.Time // nil: the default of the algorithm
 }
 
-// WithClock sets the clock of an algorithm, for tests. The default is time.Now, and the server's clock for a GCRA. TTLs
-// always use the server's clock: a fixed window and a list window use no other clock.
+// WithClock sets the clock of an algorithm, for tests. The default is time.Now, and the server's clock for a GCRA and a
+// Spring bucket. TTLs always use the server's clock: a fixed window and a list window use no other clock.
 func WithClock(now func() time.Time) Option {
 	return func(s *settings) error {
 		if now == nil {

@@ -270,6 +270,23 @@ func ExampleNewGCRA() {
 	// false 0 20s <nil>
 }
 
+// A bucket that a route of Spring Cloud Gateway shares: its next request finds the tokens that are left here.
+func ExampleNewSpringBucket() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	limiter := classic.NewSpringBucket(server.Redis(), "orders.alice", classic.Spring{ReplenishRate: 10, BurstCapacity: 20})
+	result, err := limiter.Allow(ctx, 5)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	stored, err := server.Redis().Get(ctx, "request_rate_limiter.{orders.alice}.tokens").Result()
+	fmt.Println(result.Allowed, result.Remaining, stored, err)
+	// Output: true 15 15 <nil>
+}
+
 // A thousand mails a day. The day ends at midnight in Berlin.
 func ExampleNewQuota() {
 	server := limittest.Start()

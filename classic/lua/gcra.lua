@@ -20,8 +20,7 @@ else
 end
 local each = period / rate
 
-local stored = redis.call('GET', KEYS[1])
-local tat = stored and #stored <= 32 and string.find(stored, '^-?%d+%.?%d*e?[+-]?%d*$') and tonumber(stored)
+local tat = float(redis.call('GET', KEYS[1]))
 if not tat or tat < now or tat > now + math.max(60, TIMES * each * burst) then
   tat = now
 end

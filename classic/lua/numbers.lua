@@ -23,6 +23,12 @@ local function decimal(text)
   end
 end
 
+-- float parses a number of at most 32 characters, which may have an exponent: some servers write one. For any other text it
+-- returns nil, or false.
+local function float(text)
+  return text and #text <= 32 and string.find(text, '^-?%d+%.?%d*e?[+-]?%d*$') and tonumber(text)
+end
+
 -- whole formats a whole number for Redis: 7.2.0 to 7.2.4 write a number of a script with an exponent if it has many zeros.
 local function whole(number)
   return string.format('%.0f', number)

@@ -30,7 +30,8 @@ func forManyKeys(rdb *redis.Client, key string, rate rratelimiter.Rate) []asker 
 	gateway := classic.NewGatewayBucket(rdb, key+"/api", classic.Gateway{
 		Every: 100 * time.Millisecond, Capacity: 20, Interval: 2 * time.Second, // a permit each 100 ms
 	})
-	return []asker{gcra, counters, bucket, gateway}
+	spring := classic.NewSpringBucket(rdb, "orders."+key, classic.Spring{ReplenishRate: 10, BurstCapacity: 20})
+	return []asker{gcra, counters, bucket, gateway, spring}
 }
 
 func windows(rdb *redis.Client, name string, rate rratelimiter.Rate) []asker {

@@ -1,0 +1,261 @@
+// Package springgateway tests that NewSpringBucket of package classic shares the buckets of Spring Cloud Gateway: this
+// library and the script in the gateway's jars grant the same and leave the same bytes in Redis, whichever of them made the
+// calls before.
+package springgateway
+
+import (
+	"archive/zip"
+	"bytes"
+	"fmt"
+	"io"
+	"math"
+	"math/rand"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/classic"
+	"github.com/rratelimiter/rratelimiter/internal/maven"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// jars are those of pom.xml, which have all three scripts of the releases 3.0.6 to 5.0.4. Each has the beginning of a key as it
+// stands in the gateway's code: \x01 is where Java puts a text.
+var jars = map[string]string{
+	"spring-cloud-gateway-server-3.1.9.jar":         "request_rate_limiter.{",            // and then the key
+	"spring-cloud-gateway-server-4.2.0.jar":         "request_rate_limiter.{\x01.\x01}.", // the id of the route and the key
+	"spring-cloud-gateway-server-4.3.5.jar":         "request_rate_limiter.{\x01.\x01}.",
+	"spring-cloud-gateway-server-webflux-5.0.4.jar": "request_rate_limiter.{\x01.\x01}.",
+}
+
+// fetch returns the folder of the jars. It takes seconds, and the first time on a machine a download of 10 MB.
+func fetch(t *testing.T) string {
+	t.Helper()
+	if programs := maven.Missing(t.Context()); len(programs) > 0 {
+		t.Fatalf("the jars of Spring Cloud Gateway need %v: apt-get install openjdk-17-jdk-headless maven", programs)
+	}
+	unlock, err := maven.Lock(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	folder, output := t.TempDir(), &maven.Tail{Max: 16 << 10}
+	args := []string{"-q", "-Djars.out=" + folder}
+	for range 3 {
+		if err = maven.Package(t.Context(), ".", output, args...); err == nil {
+			return folder
+		}
+		args = append(args, "-U") // otherwise Maven does not repeat a failed download
+	}
+	t.Fatalf("%v\n%s", err, output)
+	return ""
+}
+
+// content returns a file of a jar.
+func content(t *testing.T, jar, name string) []byte {
+	t.Helper()
+	archive, err := zip.OpenReader(jar)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.Close()
+	file, err := archive.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// scripts returns the different scripts of the jars, each with the first jar that has it.
+func scripts(t *testing.T) map[string]*redis.Script {
+	t.Helper()
+	folder, all, seen := fetch(t), map[string]*redis.Script{}, map[string]bool{}
+	for jar, key := range jars {
+		path := filepath.Join(folder, jar)
+		class := content(t, path, "org/springframework/cloud/gateway/filter/ratelimit/RedisRateLimiter.class")
+		if !bytes.Contains(class, []byte(key)) {
+			t.Errorf("%s has no key %q", jar, key)
+		}
+		text := string(content(t, path, "META-INF/scripts/request_rate_limiter.lua"))
+		if !seen[text] {
+			seen[text], all[jar] = true, redis.NewScript(text)
+		}
+	}
+	return all
+}
+
+// The ids of a course: the gateway alone uses the first, this library the second, and both the third, in random turns.
+const theirs, ours, mixed = 0, 1, 2
+
+var ids = [...]string{theirs: "theirs", ours: "ours", mixed: "mixed"}
+
+// A course is a random history of one bucket, kept under the ids. It runs on the server's clock, as the gateway does.
+// Time passes as the stored time moves into the past.
+type course struct {
+	*testing.T
+	rdb       *redis.Client
+	script    *redis.Script
+	random    *rand.Rand
+	p         classic.Spring
+	state     []any // the texts of the tokens and of the time before the next request; nil: no key
+	decisions map[bool]int
+}
+
+func keys(id string) []string {
+	return []string{"request_rate_limiter.{" + id + "}.tokens", "request_rate_limiter.{" + id + "}.timestamp"}
+}
+
+// change changes the parameters, or what is stored, as time and operators do.
+func (c *course) change() {
+	switch c.random.Intn(30) {
+	case 0:
+		c.p.ReplenishRate = 1 + c.random.Int63n(1+int64(math.Pow(10, 6*c.random.Float64())))
+		c.p.BurstCapacity = (c.p.ReplenishRate+1)/2 + c.random.Int63n(5*c.p.ReplenishRate)
+		if c.random.Intn(8) == 0 {
+			c.p.BurstCapacity = math.MaxUint32
+		}
+	case 1:
+		c.state[c.random.Intn(2)] = nil // evicted
+	case 2:
+		c.state = []any{nil, nil} // expired
+	}
+	if c.state[1] == nil {
+		return
+	}
+	var second int64
+	if _, err := fmt.Sscan(c.state[1].(string), &second); err != nil {
+		c.Fatal(err)
+	}
+	switch c.random.Intn(12) {
+	case 0:
+		second -= c.random.Int63n(1 + 3*c.p.BurstCapacity/c.p.ReplenishRate)
+	case 1, 2:
+		second -= c.random.Int63n(3)
+	case 3:
+		second += c.random.Int63n(100) // the server's clock has gone back
+	}
+	c.state[1] = fmt.Sprint(second)
+}
+
+// request returns a number of tokens that the capacity holds.
+func (c *course) request() int64 {
+	if c.random.Intn(4) == 0 {
+		return 1 + c.random.Int63n(c.p.BurstCapacity)
+	}
+	return 1 + c.random.Int63n(min(c.p.BurstCapacity, max(3, c.p.ReplenishRate/2)))
+}
+
+// ask takes tokens from a bucket, by the gateway's script, which Java gives these arguments, or by this library.
+func (c *course) ask(id string, byGateway bool, n int64) (answer string) {
+	c.Helper()
+	if byGateway {
+		reply, err := c.script.Run(c.Context(), c.rdb, keys(id), c.p.ReplenishRate, c.p.BurstCapacity, "", n).Int64Slice()
+		if err != nil {
+			c.Fatal(err)
+		}
+		return fmt.Sprintf("granted %t, %d left", reply[0] == 1, reply[1])
+	}
+	r, err := classic.NewSpringBucket(c.rdb, id, c.p).Allow(c.Context(), n)
+	if err != nil {
+		c.Fatal(err)
+	}
+	return fmt.Sprintf("granted %t, %d left", r.Allowed, r.Remaining)
+}
+
+// put makes the states of all ids that of the course, without a TTL, and returns the second of the server's clock.
+func (c *course) put() int64 {
+	c.Helper()
+	commands := c.rdb.Pipeline()
+	for _, id := range ids {
+		commands.Del(c.Context(), keys(id)...)
+		for i, text := range c.state {
+			if text != nil {
+				commands.Set(c.Context(), keys(id)[i], text, 0)
+			}
+		}
+	}
+	second := commands.Time(c.Context())
+	if _, err := commands.Exec(c.Context()); err != nil {
+		c.Fatal(err)
+	}
+	return second.Val().Unix()
+}
+
+// An outcome is an answer, and what is stored after it.
+type outcome struct {
+	answer string
+	state  []any
+	ttls   [2]float64 // s
+}
+
+// look reads what is stored for an id. The TTLs are exact if the keys were set less than a second ago.
+func (o *outcome) look(c *course, id string) (second int64) {
+	c.Helper()
+	commands := c.rdb.Pipeline()
+	state := commands.MGet(c.Context(), keys(id)...)
+	ttls := [2]*redis.DurationCmd{commands.PTTL(c.Context(), keys(id)[0]), commands.PTTL(c.Context(), keys(id)[1])}
+	time := commands.Time(c.Context())
+	if _, err := commands.Exec(c.Context()); err != nil {
+		c.Fatal(err)
+	}
+	o.state = state.Val()
+	for i, ttl := range ttls {
+		o.ttls[i] = math.Ceil(ttl.Val().Seconds())
+	}
+	return time.Val().Unix()
+}
+
+// step makes one request to each of the ids, and compares. If a second begins meanwhile, it repeats them.
+func (c *course) step() {
+	c.Helper()
+	c.change()
+	n, byGateway := c.request(), [...]bool{theirs: true, ours: false, mixed: c.random.Intn(2) == 0}
+	var outcomes [len(ids)]outcome
+	for began, ended := int64(0), int64(-1); began != ended; {
+		began = c.put()
+		for i, id := range ids {
+			outcomes[i].answer = c.ask(id, byGateway[i], n)
+			ended = outcomes[i].look(c, id)
+		}
+	}
+	want := outcomes[theirs]
+	for i, got := range outcomes {
+		if !reflect.DeepEqual(got, want) {
+			c.Fatalf("%+v, %q, %d tokens: the gateway: %+v, %s: %+v", c.p, c.state, n, want, ids[i], got)
+		}
+	}
+	c.decisions[strings.HasPrefix(want.answer, "granted true")]++
+	c.state = want.state
+}
+
+func TestSpringBucketIsTheGateways(t *testing.T) {
+	const courses, steps = 7, 100
+	scripts := scripts(t)
+	redistest.EachRelease(t, func(t *testing.T) {
+		rdb, decisions := redistest.Real(t).Client(), map[bool]int{}
+		for jar, script := range scripts {
+			for seed := range int64(courses) {
+				c := &course{T: t, rdb: rdb, script: script, random: rand.New(rand.NewSource(seed)), decisions: decisions,
+					p: classic.Spring{ReplenishRate: 1 + seed, BurstCapacity: 1 + 3*seed}, state: []any{nil, nil}}
+				for range steps {
+					c.step()
+				}
+			}
+			t.Logf("%s: the same", jar)
+		}
+		if least := len(scripts) * courses * steps / 5; decisions[true] < least || decisions[false] < least {
+			t.Errorf("granted and refused: %v: too few of a kind", decisions)
+		}
+		t.Logf("granted and refused: %v", decisions)
+	})
+}
