@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
@@ -29,13 +30,13 @@ type common struct {
 	json, quoted bool
 	client       string
 	whose        bool // the command has --client
-	given        func(flag string) bool
+	flags        *pflag.FlagSet
 }
 
 const environment = `
-The server is that of --redis, or else of RRL_REDIS, or else redis://localhost:6379. What the address lacks is taken from
-the environment: the password (RRL_PASSWORD or REDISCLI_AUTH), the user (RRL_USER) and the sentinels' password
-(RRL_SENTINEL_PASSWORD).`
+The server is that of --redis, or else redis://localhost:6379. What the address lacks is taken from the environment: the
+password (RRL_PASSWORD or REDISCLI_AUTH), the user (RRL_USER) and the sentinels' password (RRL_SENTINEL_PASSWORD). Each
+flag that is not given is taken from there, too: --redis from RRL_REDIS, as rrl --help says.`
 
 // live returns a command that works on a live Redis.
 func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
@@ -66,7 +67,7 @@ func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *sessio
 // addFlags adds the flags, after those of the command itself.
 func (c *common) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	c.given = f.Changed
+	c.flags = f
 	if c.whose {
 		f.StringVar(&c.client, "client", "", "`id` of one client of a PER_CLIENT limiter, or the word all")
 		cmd.RegisterFlagCompletionFunc("client", c.completeClient) // fails only if it is registered already
@@ -94,7 +95,7 @@ type session struct {
 
 // open connects to the server of the flags.
 func (c *common) open(ctx context.Context) (*session, error) {
-	if c.Given = c.given("redis"); c.Timeout <= 0 {
+	if c.From = sourceOf(c.flags.Lookup("redis")); c.Timeout <= 0 {
 		return nil, errors.New("--timeout must be positive")
 	}
 	srv, err := connect.Open(ctx, c.Flags)
