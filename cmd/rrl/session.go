@@ -40,22 +40,31 @@ flag that is not given is taken from there, too: --redis from RRL_REDIS, as rrl 
 
 // live returns a command that works on a live Redis.
 func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
-	cmd.Long += "\n" + environment
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c.Errs = cmd.ErrOrStderr()
-		s, err := c.open(cmd.Context())
-		if err != nil {
+	return c.serving(cmd, func(ctx context.Context, s *session, args []string) (err error) {
+		s.Errs = s.errs
+		if s.Server, err = connect.Open(ctx, s.Flags); err != nil {
 			return err
 		}
 		defer s.Close()
+		return s.Explain(cmp.Or(do(ctx, s, args), s.Failed))
+	})
+}
+
+// serving returns a command that starts also while Redis is away: its session has no server, and it uses connect.Dial.
+func (c *common) serving(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
+	cmd.Long += "\n" + environment
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s, err := c.begin()
+		if err != nil {
+			return err
+		}
 		if s.client, err = c.clientID(); err != nil {
 			return err
 		}
 		s.in, s.Out, s.errs = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 		s.Colour = terminal(s.Out) && os.Getenv("NO_COLOR") == ""
 		s.Width = render.TerminalWidth(s.Out)
-		err = do(cmd.Context(), s, args)
-		return s.Explain(cmp.Or(err, s.Failed))
+		return cmp.Or(do(cmd.Context(), s, args), s.Failed)
 	}
 	cmd.Flags().SortFlags = false
 	if cmd.ValidArgsFunction == nil {
@@ -93,16 +102,21 @@ type session struct {
 	errs io.Writer
 }
 
-// open connects to the server of the flags.
-func (c *common) open(ctx context.Context) (*session, error) {
+// begin returns a session without a server.
+func (c *common) begin() (*session, error) {
 	if c.From = sourceOf(c.flags.Lookup("redis")); c.Timeout <= 0 {
 		return nil, errors.New("--timeout must be positive")
 	}
-	srv, err := connect.Open(ctx, c.Flags)
-	if err != nil {
-		return nil, err
+	return &session{common: c, Output: new(render.Output)}, nil
+}
+
+// open connects to the server of the flags.
+func (c *common) open(ctx context.Context) (*session, error) {
+	s, err := c.begin()
+	if err == nil {
+		s.Server, err = connect.Open(ctx, c.Flags)
 	}
-	return &session{Server: srv, common: c, Output: new(render.Output)}, nil
+	return s, err
 }
 
 // named parses a limiter's name argument.

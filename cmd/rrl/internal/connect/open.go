@@ -80,7 +80,7 @@ func Open(ctx context.Context, f Flags) (*Server, error) {
 		}
 		if err := s.within(ctx, func(ctx context.Context) error { return s.greet(ctx, &a.clustered) }); err != nil {
 			s.Close()
-			return nil, s.Explain(err)
+			return nil, unmet{s.Explain(err)}
 		}
 		if _, cluster := s.Redis.(*redis.ClusterClient); cluster || !a.clustered {
 			return s, nil
@@ -88,6 +88,11 @@ func Open(ctx context.Context, f Flags) (*Server, error) {
 		s.Close()
 	}
 }
+
+// unmet is the error of a server that did not greet.
+type unmet struct{ error }
+
+func (u unmet) Unwrap() error { return u.error }
 
 // greet returns an error if the server does not reply. It sets clustered if a single server is a node of a cluster.
 func (s *Server) greet(ctx context.Context, clustered *bool) error {
