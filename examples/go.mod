@@ -33,7 +33,9 @@ require (
 	go.yaml.in/yaml/v4 v4.0.0
 	golang.org/x/time v0.16.0
 	google.golang.org/grpc v1.85.0
+	k8s.io/api v0.37.0
 	k8s.io/client-go v0.37.0
+	sigs.k8s.io/yaml v1.6.0
 )
 
 require (
@@ -122,5 +124,4 @@ require (
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
-	sigs.k8s.io/yaml v1.6.0 // indirect
 )

@@ -78,7 +78,7 @@ Each waiting process calls Redis by itself. Many waiting processes cost more tha
 		},
 		ValidArgsFunction: c.complete,
 	}, func(ctx context.Context, s *session, _ []string) error {
-		switch given := c.given("timeout"); {
+		switch given := c.flags.Changed("timeout"); {
 		case try && given:
 			return errors.New("--try does not wait: leave --timeout out")
 		case given && timeout <= 0:

@@ -50,6 +50,9 @@ func (c *common) found(
 	const nothingElse = cobra.ShellCompDirectiveNoFileComp
 	ctx, cancel := context.WithTimeout(cmd.Context(), glimpse)
 	defer cancel()
+	if err := readEnvironment(cmd); err != nil {
+		return nil, nothingElse
+	}
 	s, err := c.open(ctx)
 	if err != nil {
 		return nil, nothingElse

@@ -7,8 +7,30 @@ import (
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v4"
+
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
+
+// What .goreleaser.yaml builds and packs is there.
+func TestTheFilesOfAReleaseExist(t *testing.T) {
+	text, err := os.ReadFile("../../.goreleaser.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		Builds   []struct{ Main string }
+		Archives []struct{ Files []string }
+	}
+	if err := yaml.Unmarshal(text, &config); err != nil || len(config.Builds) != 1 || len(config.Archives) != 1 || len(config.Archives[0].Files) == 0 {
+		t.Fatalf("%v, %+v", err, config)
+	}
+	for _, file := range append(config.Archives[0].Files, config.Builds[0].Main+"/main.go") {
+		if _, err := os.Stat("../../" + file); err != nil {
+			t.Error(err)
+		}
+	}
+}
 
 // The page on rrl has all fields of the named types of --json, all codes of doctor, and all commands.
 func TestDocumentationIsComplete(t *testing.T) {

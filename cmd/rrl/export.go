@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/metrics"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/web"
 )
@@ -18,7 +19,7 @@ func newExport() *cobra.Command {
 	c := &common{whose: true}
 	var listen string
 	var o metrics.Options
-	cmd := c.live(&cobra.Command{
+	cmd := c.serving(&cobra.Command{
 		Use:   "export",
 		Short: "Serve metrics for Prometheus, read from the keys",
 		Long: `export serves metrics for Prometheus at /metrics. Each limiter has: the limit and its interval, the free permits, the
@@ -28,8 +29,10 @@ nothing.
 
 At most --most limiters have metrics; rratelimiter_export_skipped_limiters counts the others. In a PER_CLIENT limiter
 each client has its own permits: --client ID exports those of one client, --client all those of each client, and then
-each client counts as a limiter. While Redis is unreachable, rratelimiter_export_up is 0. Every client that can reach
-the address sees names and figures.`,
+each client counts as a limiter. Every client that can reach the address sees names and figures.
+
+While Redis is away, also at the start, rratelimiter_export_up is 0. /healthz answers 200 while export runs. /readyz
+answers 200 while Redis answers, and else 503 with the reason.`,
 		Example: `  rrl export --match 'api:*'
   rrl export --listen :9580 --client all`,
 		Args: noArgs,
@@ -41,15 +44,20 @@ the address sees names and figures.`,
 			return fmt.Errorf("--most: %d must be at least 1", o.Most)
 		}
 		o.Client = s.client
-		s.Quiet()
 		listener, err := net.Listen("tcp", listen)
 		if err != nil {
 			return fmt.Errorf("--listen: %w", err)
 		}
+		defer listener.Close()
+		link, err := connect.Dial(ctx, s.Flags, s.errs)
+		if err != nil {
+			return err
+		}
+		defer link.Close()
 		if err := s.served("http", listener.Addr(), "/metrics"); err != nil {
 			return err
 		}
-		return web.Serve(ctx, listener, metrics.New(ctx, s.Server, o, s.errs).Handler())
+		return web.Serve(ctx, listener, metrics.New(ctx, link, o, s.errs).Handler())
 	})
 	f := cmd.Flags()
 	f.StringVar(&o.Pattern, "match", "*", "`pattern` of Redis for the limiters' names (* ? [a-z])")

@@ -17,6 +17,7 @@ require (
 	github.com/rratelimiter/rratelimiter/httplimit/rules v0.1.0
 	github.com/rratelimiter/rratelimiter/promlimit v0.1.0
 	github.com/spf13/cobra v1.10.2
+	github.com/spf13/pflag v1.1.0
 	go.yaml.in/yaml/v4 v4.0.0
 	google.golang.org/grpc v1.85.0
 )
@@ -47,7 +48,6 @@ require (
 	github.com/prometheus/common v0.73.1 // indirect
 	github.com/prometheus/procfs v0.23.0 // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect
-	github.com/spf13/pflag v1.1.0 // indirect
 	github.com/vmihailenco/msgpack/v5 v5.4.1 // indirect
 	github.com/vmihailenco/tagparser/v2 v2.0.0 // indirect
 	github.com/xo/terminfo v1.3.1 // indirect

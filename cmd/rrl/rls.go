@@ -21,7 +21,7 @@ func newRls() *cobra.Command {
 	c := &common{}
 	var listen, metrics string
 	o := rls.Options{Drain: 10 * time.Second}
-	cmd := c.live(&cobra.Command{
+	cmd := c.serving(&cobra.Command{
 		Use:   "rls --rules FILE",
 		Short: "Serve Envoy's rate limit service, with limits that Java can share",
 		Long: `rls serves Envoy's rate limit service (gRPC, envoy.service.ratelimit.v3.RateLimitService) by a file of rules:
@@ -49,9 +49,12 @@ reads it every 2 s: new rules are in force without a restart. If they have fault
 fault is printed with its line.
 
 If Redis does not answer within 100 ms the reply is the error UNAVAILABLE: Envoy lets the request pass, unless its filter
-has failure_mode_deny. grpc.health.v1 reports SERVING until a signal comes. Then rls takes no more requests, and ends when
-those in flight are answered, after 10 s at the latest. The connection is not encrypted: listen on this host only, or in a
-network that you trust.`,
+has failure_mode_deny. So it is while Redis is away at the start. grpc.health.v1 reports SERVING once Redis has answered,
+until a signal comes. Then rls takes no more requests, and ends when those in flight are answered, after 10 s at the
+latest. The connection is not encrypted: listen on this host only, or in a network that you trust.
+
+Beside the metrics (--metrics), /healthz answers 200 while rls runs. /readyz answers 200 while Redis answers, and else, or
+after the signal, 503 with the reason.`,
 		Example: `  rrl rls --rules envoy.yaml
   rrl rls --rules envoy.yaml --listen :8081 --metrics :9581 --deny-cache 10000`,
 		Args: noArgs,
@@ -62,9 +65,8 @@ network that you trust.`,
 		case o.DenyCache < 0:
 			return fmt.Errorf("--deny-cache: %d is negative", o.DenyCache)
 		}
-		s.Quiet()
 		o.Logger = slog.New(slog.NewTextHandler(s.errs, nil))
-		server, err := rls.New(ctx, s.Redis, o)
+		server, err := rls.New(ctx, o)
 		if faults := (rules.Faults{}); errors.As(err, &faults) {
 			fmt.Fprintln(s.errs, connect.LastDefence(faults.Error())) // as check-rules
 			return exit{code: 1}
@@ -83,6 +85,13 @@ network that you trust.`,
 				return fmt.Errorf("--metrics: %w", err)
 			}
 			defer scraped.Close()
+		}
+		link, err := connect.Dial(ctx, s.Flags, s.errs)
+		if err != nil {
+			return err
+		}
+		defer link.Close()
+		if scraped != nil {
 			if err := s.served("http", scraped.Addr(), "/metrics"); err != nil {
 				return err
 			}
@@ -90,12 +99,12 @@ network that you trust.`,
 		if err := s.served("grpc", listener.Addr(), ""); err != nil {
 			return err
 		}
-		return server.Serve(ctx, listener, scraped)
+		return server.Serve(ctx, link, listener, scraped)
 	})
 	f := cmd.Flags()
 	f.StringVar(&o.Rules, "rules", "", "`file` of the rules: YAML")
 	f.StringVar(&listen, "listen", "127.0.0.1:8081", "`address` of the service: host:port")
-	f.StringVar(&metrics, "metrics", "", "`address` of metrics for Prometheus, at /metrics: host:port; without it none are served")
+	f.StringVar(&metrics, "metrics", "", "`address` of metrics for Prometheus, at /metrics, and of /healthz and /readyz: host:port; without it none are served")
 	f.IntVar(&o.DenyCache, "deny-cache", 0, "`limiters` whose refusals are kept in memory, and repeated without a call to Redis; 0: none")
 	c.addFlags(cmd)
 	return cmd

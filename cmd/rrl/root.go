@@ -40,14 +40,14 @@ func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) 
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errs)
-	if err := root.ExecuteContext(ctx); err != nil {
+	if cmd, err := root.ExecuteContextC(ctx); err != nil {
 		if end := (interrupted{}); errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &end) {
 			return ofSignal + int(end.Signal)
 		}
 		code := exit{code: 1}
 		errors.As(err, &code)
 		if text := err.Error(); text != "" {
-			fmt.Fprintln(errs, "rrl: "+connect.LastDefence(text))
+			fmt.Fprintln(errs, "rrl: "+connect.LastDefence(withVariables(cmd, text)))
 		}
 		return code.code
 	}
@@ -63,10 +63,14 @@ func newRoot() *cobra.Command {
 A limiter has a name and a rate: a number of permits in any interval, such as 50/s. A request asks for some permits, and
 is granted when at least that many are free. The grant is a record in Redis, which counts for one interval.
 
-Commands on a live Redis use the server of --redis, or else of RRL_REDIS, or else localhost:6379. Passwords come from
-the address, or else from the environment (RRL_PASSWORD or REDISCLI_AUTH; not for demo and simulate). Times are those of
-Redis's clock, not this host's (except restore --now). Commands on a live Redis take the flags below, before or after
-the command. If a reply of Redis takes longer than a second, a line says so; after --timeout the command fails.
+Each flag of a command can also be set by an environment variable: RRL_ and its name in capitals, with _ for -, such as
+RRL_REDIS for --redis, RRL_DENY_CACHE for --deny-cache, and RRL_JSON=true for --json. A flag that is given wins. Only
+--redis of demo and simulate, which need no server, has no variable.
+
+Commands on a live Redis use the server of --redis, or else localhost:6379. Passwords come from the address, or else from
+the environment (RRL_PASSWORD or REDISCLI_AUTH; not for demo and simulate). Times are those of Redis's clock, not this
+host's (except restore --now). Commands on a live Redis take the flags below, before or after the command. If a reply of
+Redis takes longer than a second, a line says so; after --timeout the command fails.
 
 Exit codes: 0 done; 1 an error, or doctor found an error or a warning, or show or check-rules found an error; 2 apply --diff
 found differences. acquire has 124 and more: see rrl acquire --help.`,
@@ -107,7 +111,7 @@ found differences. acquire has 124 and more: see rrl acquire --help.`,
 		{"look", "Look at limiters:", []*cobra.Command{newLs(), newShow(), newWatch(), newServe(), newExport(), newDoctor()}},
 		{"use", "Set rates, take and give back permits:", []*cobra.Command{newSet(), newApply(), newAcquire(), newRelease(), newCheckRules(), newRls()}},
 		{"tend", "Mend, move and remove:", []*cobra.Command{newRepair(), newReset(), newSnapshot(), newRestore(), newRm(), newGc()}},
-		{"try", "Try without a service of your own:", []*cobra.Command{newDemo(), newSimulate()}},
+		{withoutRedis, "Try without a service of your own:", []*cobra.Command{newDemo(), newSimulate()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
 		for _, cmd := range group.commands {
@@ -116,8 +120,14 @@ found differences. acquire has 124 and more: see rrl acquire --help.`,
 		}
 	}
 	root.AddCommand(newVersion())
+	for _, cmd := range root.Commands() {
+		fromEnvironment(cmd)
+	}
 	return root
 }
+
+// withoutRedis is the group of the commands that need no server.
+const withoutRedis = "try"
 
 // negative matches the error for an argument that begins with a minus sign and a digit.
 var negative = regexp.MustCompile(`^unknown shorthand flag: '\d' in (-\S+)$`)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
@@ -29,32 +30,41 @@ type common struct {
 	json, quoted bool
 	client       string
 	whose        bool // the command has --client
-	given        func(flag string) bool
+	flags        *pflag.FlagSet
 }
 
 const environment = `
-The server is that of --redis, or else of RRL_REDIS, or else redis://localhost:6379. What the address lacks is taken from
-the environment: the password (RRL_PASSWORD or REDISCLI_AUTH), the user (RRL_USER) and the sentinels' password
-(RRL_SENTINEL_PASSWORD).`
+The server is that of --redis, or else redis://localhost:6379. What the address lacks is taken from the environment: the
+password (RRL_PASSWORD or REDISCLI_AUTH), the user (RRL_USER) and the sentinels' password (RRL_SENTINEL_PASSWORD). Each
+flag that is not given is taken from there, too: --redis from RRL_REDIS, as rrl --help says.`
 
 // live returns a command that works on a live Redis.
 func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
-	cmd.Long += "\n" + environment
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		c.Errs = cmd.ErrOrStderr()
-		s, err := c.open(cmd.Context())
-		if err != nil {
+	return c.serving(cmd, func(ctx context.Context, s *session, args []string) (err error) {
+		s.Errs = s.errs
+		if s.Server, err = connect.Open(ctx, s.Flags); err != nil {
 			return err
 		}
 		defer s.Close()
+		return s.Explain(cmp.Or(do(ctx, s, args), s.Failed))
+	})
+}
+
+// serving returns a command that starts also while Redis is away: its session has no server, and it uses connect.Dial.
+func (c *common) serving(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
+	cmd.Long += "\n" + environment
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s, err := c.begin()
+		if err != nil {
+			return err
+		}
 		if s.client, err = c.clientID(); err != nil {
 			return err
 		}
 		s.in, s.Out, s.errs = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 		s.Colour = terminal(s.Out) && os.Getenv("NO_COLOR") == ""
 		s.Width = render.TerminalWidth(s.Out)
-		err = do(cmd.Context(), s, args)
-		return s.Explain(cmp.Or(err, s.Failed))
+		return cmp.Or(do(cmd.Context(), s, args), s.Failed)
 	}
 	cmd.Flags().SortFlags = false
 	if cmd.ValidArgsFunction == nil {
@@ -66,7 +76,7 @@ func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *sessio
 // addFlags adds the flags, after those of the command itself.
 func (c *common) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	c.given = f.Changed
+	c.flags = f
 	if c.whose {
 		f.StringVar(&c.client, "client", "", "`id` of one client of a PER_CLIENT limiter, or the word all")
 		cmd.RegisterFlagCompletionFunc("client", c.completeClient) // fails only if it is registered already
@@ -92,16 +102,21 @@ type session struct {
 	errs io.Writer
 }
 
-// open connects to the server of the flags.
-func (c *common) open(ctx context.Context) (*session, error) {
-	if c.Given = c.given("redis"); c.Timeout <= 0 {
+// begin returns a session without a server.
+func (c *common) begin() (*session, error) {
+	if c.From = sourceOf(c.flags.Lookup("redis")); c.Timeout <= 0 {
 		return nil, errors.New("--timeout must be positive")
 	}
-	srv, err := connect.Open(ctx, c.Flags)
-	if err != nil {
-		return nil, err
+	return &session{common: c, Output: new(render.Output)}, nil
+}
+
+// open connects to the server of the flags.
+func (c *common) open(ctx context.Context) (*session, error) {
+	s, err := c.begin()
+	if err == nil {
+		s.Server, err = connect.Open(ctx, c.Flags)
 	}
-	return &session{Server: srv, common: c, Output: new(render.Output)}, nil
+	return s, err
 }
 
 // named parses a limiter's name argument.

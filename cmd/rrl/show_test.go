@@ -102,7 +102,7 @@ func TestANarrowTerminal(t *testing.T) {
 	s.state("pc", "2f6c8a5e-8a37-4a55-9d0e-1b6f4a0c9a11", "997", -50000, rrltest.GoRecord("abc", 3))
 	s.limiter("broken", "ten", "60000", "0")
 	for _, width := range []int{60, 80, 100} {
-		c := &common{given: func(string) bool { return false }, Flags: connect.Flags{Address: s.s.URL(), Timeout: time.Minute}}
+		c := &common{flags: newShow().Flags(), Flags: connect.Flags{Address: s.s.URL(), Timeout: time.Minute}}
 		on, err := c.open(t.Context())
 		s.must(err)
 		var out strings.Builder

@@ -84,7 +84,7 @@ func TestCodeOnThePagesIsTested(t *testing.T) {
 	withCode := slices.Concat(guides, []string{pages + "/../algorithms.md", pages + "/../observability.md", "../../README.md"})
 	for _, guide := range slices.Concat(withCode, others) {
 		blocks := blocksOf(t, guide, "go")
-		if len(blocks) == 0 && slices.Contains(withCode, guide) && guide != pages+"/README.md" {
+		if len(blocks) == 0 && slices.Contains(withCode, guide) && guide != pages+"/README.md" && guide != pages+"/run-in-containers.md" {
 			t.Errorf("%s has no code", guide)
 		}
 		for _, lines := range blocks {
@@ -92,6 +92,14 @@ func TestCodeOnThePagesIsTested(t *testing.T) {
 				t.Errorf("%s has code that no test has:\n%s", guide, strings.Join(lines, "\n"))
 			}
 		}
+	}
+}
+
+// The tests of the manifest are in examples/containers and in cmd/rrl.
+func TestTheManifestOnThePageIsTested(t *testing.T) {
+	blocks := blocksOf(t, pages+"/run-in-containers.md", "yml")
+	if len(blocks) != 1 || !holds(linesOf(t, "../containers/rls.yaml"), blocks[0]) {
+		t.Errorf("rls.yaml does not have %q", blocks)
 	}
 }
 

@@ -157,8 +157,11 @@ func To(address string) (*Server, error) {
 	if address == "" {
 		return embedded()
 	}
-	return connectBy(address, access{from: "--redis"})
+	return connectBy(address, access{from: byFlag})
 }
+
+// byFlag is the origin of an address, unless it comes from an environment variable.
+const byFlag = "--redis"
 
 // access has what is needed beside an address.
 type access struct {

@@ -65,10 +65,10 @@ func (s *Server) Explain(err error) error {
 		if s.Options != nil && s.Options.TLSConfig != nil {
 			advice += ", and does it speak TLS"
 		}
-		if s.from == variable {
-			advice += "? The address comes from RRL_REDIS"
-		} else {
+		if s.from == byFlag {
 			advice += "? --redis gives another address"
+		} else {
+			advice += "? The address comes from " + s.from
 		}
 	case errors.As(err, &answer) && (strings.Contains(text, "invalid username-password") || strings.Contains(text, "AUTH")):
 		advice = "is RRL_PASSWORD right?"

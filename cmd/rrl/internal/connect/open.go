@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -20,13 +21,10 @@ import (
 type Flags struct {
 	Address, CA, Cert, Key string
 	Insecure               bool
-	Given                  bool          // the address is given, even if it is empty
+	From                   string        // origin of the address, for errors: a flag, or an environment variable; "": it is not given
 	Timeout                time.Duration // for each reply; 0: DefaultTimeout
 	Errs                   io.Writer     // gets a line if a reply takes longer than a second; nil: no lines
 }
-
-// variable is the environment variable with an address.
-const variable = "RRL_REDIS"
 
 // tls returns the configuration from the flags of TLS; nil without any.
 func (f Flags) tls() (*tls.Config, error) {
@@ -63,17 +61,12 @@ func Open(ctx context.Context, f Flags) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, from := f.Address, "--redis"
-	switch {
-	case address == "" && f.Given:
-		return nil, errors.New("--redis is empty: is a variable not set?")
-	case address == "" && os.Getenv(variable) != "":
-		address, from = os.Getenv(variable), variable
-	case address == "":
-		address = "redis://localhost:6379"
+	if f.Address == "" && f.From != "" {
+		return nil, errors.New(f.From + " is empty: is a variable not set?")
 	}
+	address := cmp.Or(f.Address, "redis://localhost:6379")
 	a := access{
-		from: from,
+		from: cmp.Or(f.From, byFlag),
 		user: os.Getenv("RRL_USER"), password: os.Getenv("RRL_PASSWORD"), sentinelPassword: os.Getenv("RRL_SENTINEL_PASSWORD"),
 		tls: config, timeout: f.Timeout, errs: f.Errs,
 	}
@@ -87,7 +80,7 @@ func Open(ctx context.Context, f Flags) (*Server, error) {
 		}
 		if err := s.within(ctx, func(ctx context.Context) error { return s.greet(ctx, &a.clustered) }); err != nil {
 			s.Close()
-			return nil, s.Explain(err)
+			return nil, unmet{s.Explain(err)}
 		}
 		if _, cluster := s.Redis.(*redis.ClusterClient); cluster || !a.clustered {
 			return s, nil
@@ -95,6 +88,11 @@ func Open(ctx context.Context, f Flags) (*Server, error) {
 		s.Close()
 	}
 }
+
+// unmet is the error of a server that did not greet.
+type unmet struct{ error }
+
+func (u unmet) Unwrap() error { return u.error }
 
 // greet returns an error if the server does not reply. It sets clustered if a single server is a node of a cluster.
 func (s *Server) greet(ctx context.Context, clustered *bool) error {

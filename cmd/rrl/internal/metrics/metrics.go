@@ -18,6 +18,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/web"
 )
 
 // Options say which limiters are exported.
@@ -31,12 +32,13 @@ type Options struct {
 // An Exporter serves scrapes, one at a time: several Prometheus servers cause no more load on Redis at once.
 type Exporter struct {
 	ctx    context.Context // context of searches, which may take longer than a scrape
-	server *connect.Server
+	link   *connect.Link
 	errs   io.Writer // where the first failure is printed
 	errors prometheus.Counter
 	Options
 
-	turn    chan struct{} // semaphore of one token; guards the fields below
+	turn    chan struct{}   // semaphore of one token; guards the fields below
+	server  *connect.Server // nil until it has answered
 	listed  listing
 	search  chan listing // receives the result of the running search; nil without one
 	failing bool         // the last scrape failed, and that was printed
@@ -53,19 +55,20 @@ type listing struct {
 
 // New returns an exporter of a server's limiters. Searches for limiters end with ctx. The first failure after a success
 // is written to errs.
-func New(ctx context.Context, s *connect.Server, o Options, errs io.Writer) *Exporter {
+func New(ctx context.Context, link *connect.Link, o Options, errs io.Writer) *Exporter {
 	return &Exporter{
-		ctx: ctx, server: s, errs: errs, Options: o, turn: make(chan struct{}, 1),
+		ctx: ctx, link: link, errs: errs, Options: o, turn: make(chan struct{}, 1),
 		errors: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "rratelimiter_export_errors_total", Help: "Failed searches for limiters, and failed reads of a limiter.",
 		}),
 	}
 }
 
-// Handler returns the handler of scrapes, at /metrics, and of a page at / that links there. Limiters are read only
-// during a scrape.
+// Handler returns the handler of scrapes, at /metrics, of probes (web.Probe), and of a page at / that links to them.
+// Limiters are read only during a scrape. It is ready while Redis answers.
 func (e *Exporter) Handler() http.Handler {
 	mux := http.NewServeMux()
+	web.Probe(mux, e.link.Ping)
 	mux.HandleFunc("GET /{$}", func(out http.ResponseWriter, _ *http.Request) {
 		out.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = io.WriteString(out, front) // an error means that the client has disconnected
@@ -81,7 +84,8 @@ func (e *Exporter) Handler() http.Handler {
 const front = `<!doctype html>
 <html lang="en">
 <title>rrl export</title>
-<p>rrl export: <a href="metrics">metrics of limiters</a>, for Prometheus.</p>
+<p>rrl export: <a href="metrics">metrics of limiters</a>, for Prometheus; <a href="healthz">healthz</a> and
+<a href="readyz">readyz</a>, for probes.</p>
 </html>
 `
 
@@ -112,7 +116,15 @@ func (e *Exporter) scrape(ctx context.Context) *prometheus.Registry {
 		e.errors.Inc()
 		return registry
 	}
-	err := e.find(ctx)
+	var err error
+	if e.server == nil {
+		if e.server, err = e.link.Server(); err != nil {
+			e.errors.Inc()
+			e.failing = true // connect.Dial has printed it
+			return registry
+		}
+	}
+	err = e.find(ctx)
 	skipped.Set(float64(e.listed.skipped))
 	names := e.listed.names
 	if server, single := e.server.Redis.(*redis.Client); single {

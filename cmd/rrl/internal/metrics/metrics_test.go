@@ -69,13 +69,13 @@ type scraper struct {
 // startExport serves the metrics of all limiters, with a new search for each scrape unless arrange changes that.
 func startExport(t *testing.T, address string, arrange func(e *Exporter)) scraper {
 	t.Helper()
-	server, err := connect.Open(t.Context(), connect.Flags{Address: address})
+	ctx, cancel := context.WithCancel(t.Context())
+	x := scraper{t: t, errs: new(bytes.Buffer)}
+	link, err := connect.Dial(ctx, connect.Flags{Address: address}, x.errs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := scraper{t: t, errs: new(bytes.Buffer)}
-	ctx, cancel := context.WithCancel(t.Context())
-	e := New(ctx, server, Options{Pattern: "*", Most: 1000}, x.errs)
+	e := New(ctx, link, Options{Pattern: "*", Most: 1000}, x.errs)
 	if arrange != nil {
 		arrange(e)
 	}
@@ -90,7 +90,7 @@ func startExport(t *testing.T, address string, arrange func(e *Exporter)) scrape
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		server.Close()
+		link.Close()
 	})
 	x.address = "http://" + listener.Addr().String() + "/metrics"
 	return x
@@ -349,6 +349,18 @@ func TestExportOutlivesItsRedis(t *testing.T) {
 				t.Errorf("after: %v", got)
 			}
 		})
+	}
+}
+
+func TestExportWhileRedisIsAwayAtTheStart(t *testing.T) {
+	t.Parallel()
+	server := redistest.Real(t)
+	server.Kill()
+	x := startExport(t, server.URL(), nil)
+	expect(t, x.scrape(time.Minute), map[string]float64{"export_up": 0, "export_errors_total": 1, "export_skipped_limiters": 0})
+	server.Restart()
+	for got := 0.; got == 0; {
+		got = x.scrape(time.Minute)["export_up"]
 	}
 }
 

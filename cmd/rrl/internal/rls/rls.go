@@ -3,19 +3,25 @@ package rls
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/web"
 	"github.com/rratelimiter/rratelimiter/envoylimit"
 	"github.com/rratelimiter/rratelimiter/httplimit"
@@ -27,54 +33,111 @@ import (
 type Options struct {
 	Rules     string            // file of the domains
 	DenyCache int               // as rratelimiter.WithDenyCache; 0: none
-	Policy    *httplimit.Policy // as in envoylimit.New
+	Policy    *httplimit.Policy // as in envoylimit.New, which must fail closed: without Redis, the server is not ready
 	Drain     time.Duration     // maximum time for the requests in flight at the end
 	Logger    *slog.Logger      // gets a line when the file has changed
 }
 
 // A Server serves the domains of a file.
 type Server struct {
-	service *envoylimit.Service
+	ratelimitv3.UnimplementedRateLimitServiceServer
+
+	o       Options
 	metrics *promlimit.Metrics
-	drain   time.Duration
+	health  *health.Server
+
+	mu      sync.Mutex
+	domains []rules.Domain                     // guarded by mu
+	service atomic.Pointer[envoylimit.Service] // nil until Redis has answered; written under mu
 }
 
 // New returns a server of the file, which it reads now, and again when it changes, until ctx ends. If the file has errors,
 // New returns them (rules.Faults).
-func New(ctx context.Context, rdb rratelimiter.Redis, o Options) (*Server, error) {
-	s := &Server{metrics: promlimit.New(promlimit.Config{Label: envoylimit.Label}), drain: o.Drain}
-	defaults := []rratelimiter.LimiterOption{rratelimiter.WithServerTime()}
-	if o.DenyCache > 0 {
-		defaults = append(defaults, rratelimiter.WithDenyCache(o.DenyCache))
-	}
-	client := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(s.metrics), rratelimiter.WithLimiterDefaults(defaults...))
-	s.service = envoylimit.New(client, o.Policy)
-	return s, rules.WatchDomains(ctx, o.Rules, rules.Config{Logger: o.Logger}, s.service.SetDomains)
+func New(ctx context.Context, o Options) (*Server, error) {
+	s := &Server{o: o, metrics: promlimit.New(promlimit.Config{Label: envoylimit.Label}), health: health.NewServer()}
+	return s, rules.WatchDomains(ctx, o.Rules, rules.Config{Logger: o.Logger}, s.setDomains)
 }
 
-// Serve serves gRPC and, unless the second listener is nil, metrics by HTTP, until ctx ends. Then it takes no more
-// requests, and waits for those in flight.
-func (s *Server) Serve(ctx context.Context, listener, metrics net.Listener) (err error) {
-	server, checks := grpc.NewServer(), health.NewServer()
-	ratelimitv3.RegisterRateLimitServiceServer(server, s.service)
-	grpc_health_v1.RegisterHealthServer(server, checks)
-	checks.SetServingStatus(ratelimitv3.RateLimitService_ServiceDesc.ServiceName, grpc_health_v1.HealthCheckResponse_SERVING)
+func (s *Server) setDomains(domains []rules.Domain) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.domains = domains
+	if service := s.service.Load(); service != nil {
+		service.SetDomains(domains)
+	}
+}
+
+// begin makes the service, once Redis has answered.
+func (s *Server) begin(rdb rratelimiter.Redis) {
+	defaults := []rratelimiter.LimiterOption{rratelimiter.WithServerTime()}
+	if s.o.DenyCache > 0 {
+		defaults = append(defaults, rratelimiter.WithDenyCache(s.o.DenyCache))
+	}
+	client := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(s.metrics), rratelimiter.WithLimiterDefaults(defaults...))
+	service := envoylimit.New(client, s.o.Policy)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	service.SetDomains(s.domains)
+	s.service.Store(service)
+}
+
+// ShouldRateLimit passes a request to the service. Until Redis has answered, the error is UNAVAILABLE.
+func (s *Server) ShouldRateLimit(ctx context.Context, r *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+	service := s.service.Load()
+	if service == nil {
+		return nil, status.Error(codes.Unavailable, "Redis has not answered yet")
+	}
+	return service.ShouldRateLimit(ctx, r)
+}
+
+// Serve serves gRPC and, unless the second listener is nil, metrics and probes by HTTP, until ctx ends. Then it takes no
+// more requests, and waits for those in flight. The context of the link must end with ctx.
+func (s *Server) Serve(ctx context.Context, link *connect.Link, listener, metrics net.Listener) (err error) {
+	server := grpc.NewServer()
+	ratelimitv3.RegisterRateLimitServiceServer(server, s)
+	grpc_health_v1.RegisterHealthServer(server, s.health)
+	s.report(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	go func() {
+		if there, err := link.Wait(); err == nil {
+			s.begin(there.Redis)
+			s.report(grpc_health_v1.HealthCheckResponse_SERVING)
+		}
+	}()
 	ended := make(chan error, 2)
 	go func() { ended <- server.Serve(listener) }()
+	drained, end := context.WithCancel(context.WithoutCancel(ctx)) // probes are answered while requests are in flight
+	defer end()
 	if metrics != nil {
-		registry := prometheus.NewRegistry()
-		registry.MustRegister(s.metrics)
-		mux := http.NewServeMux()
-		mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-		go func() { ended <- web.Serve(ctx, metrics, mux) }()
+		go func() { ended <- web.Serve(drained, metrics, s.handler(ctx, link)) }()
 	}
 	select {
 	case err = <-ended:
 	case <-ctx.Done():
 	}
-	checks.Shutdown()
-	drain(server, s.drain)
+	s.health.Shutdown()
+	drain(server, s.o.Drain)
 	return err
+}
+
+// report sets what the health service answers, for the server and for the service. After Shutdown it has no effect.
+func (s *Server) report(status grpc_health_v1.HealthCheckResponse_ServingStatus) {
+	s.health.SetServingStatus("", status)
+	s.health.SetServingStatus(ratelimitv3.RateLimitService_ServiceDesc.ServiceName, status)
+}
+
+// handler returns the handler of metrics and probes. ctx ends when the server drains.
+func (s *Server) handler(ctx context.Context, link *connect.Link) http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(s.metrics)
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	web.Probe(mux, func(asked context.Context) error {
+		if ctx.Err() != nil {
+			return errors.New("it drains: requests in flight are answered, and no more are taken")
+		}
+		return link.Ping(asked)
+	})
+	return mux
 }
 
 // drain ends a server: it waits for the requests in flight, but not longer than most.

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rrltest"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -30,16 +31,16 @@ func TestMain(m *testing.M) { rrltest.Main(m) }
 
 // A running is a server of a file, and a connection to it.
 type running struct {
-	t       *testing.T
-	file    string
-	conn    *grpc.ClientConn
-	metrics string // URL
-	stop    context.CancelFunc
-	ended   chan error // gets the error of Serve
+	t     *testing.T
+	file  string
+	conn  *grpc.ClientConn
+	http  string // URL of metrics and probes
+	stop  context.CancelFunc
+	ended chan error // gets the error of Serve
 }
 
-// start starts a server on a Redis.
-func start(t *testing.T, rdb *redis.Client, rules string, o Options) *running {
+// start starts a server on a Redis. The hooks are added to its client.
+func start(t *testing.T, s *redistest.Server, rules string, o Options, hooks ...redis.Hook) *running {
 	t.Helper()
 	r := &running{t: t, file: filepath.Join(t.TempDir(), "envoy.yaml"), ended: make(chan error, 1)}
 	r.write(rules)
@@ -50,13 +51,25 @@ func start(t *testing.T, rdb *redis.Client, rules string, o Options) *running {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	server, err := New(ctx, rdb, o)
+	server, err := New(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	link, err := connect.Dial(ctx, connect.Flags{Address: s.URL()}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(link.Close)
+	for _, hook := range hooks {
+		there, err := link.Server()
+		if err != nil {
+			t.Fatal(err)
+		}
+		there.Redis.AddHook(hook)
+	}
 	listener, metrics := listen(t), listen(t)
-	r.metrics = "http://" + metrics.Addr().String() + "/metrics"
-	go func() { r.ended <- server.Serve(ctx, listener, metrics) }()
+	r.http = "http://" + metrics.Addr().String()
+	go func() { r.ended <- server.Serve(ctx, link, listener, metrics) }()
 	r.conn, err = grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -96,10 +109,10 @@ func (r *running) answers(want string) {
 	}
 }
 
-// scraped returns the metrics.
-func (r *running) scraped() string {
+// get returns the status and the body of a path.
+func (r *running) get(path string) (int, string) {
 	r.t.Helper()
-	response, err := http.Get(r.metrics)
+	response, err := http.Get(r.http + path)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -108,24 +121,48 @@ func (r *running) scraped() string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return string(text)
+	return response.StatusCode, string(text)
+}
+
+// awaits waits for a response, for at most a minute.
+func (r *running) awaits(path string, status int, part string) {
+	r.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		got, text := r.get(path)
+		if got == status && strings.Contains(text, part) && strings.Count(text, "\n") == 1 {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%s is %d %q, want %d %q", path, got, text, status, part)
+		}
+	}
+}
+
+// health returns what the health service reports of the service.
+func (r *running) health(service string) string {
+	r.t.Helper()
+	health, err := grpc_health_v1.NewHealthClient(r.conn).Check(r.t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return health.Status.String()
 }
 
 const oneAnHour = "domains: {shop: [{key: user, rate: 1/h}]}"
 
 func TestServiceHealthAndMetrics(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		r := start(t, s.Client(), oneAnHour, Options{Drain: time.Minute, DenyCache: 10})
+		r := start(t, s, oneAnHour, Options{Drain: time.Minute, DenyCache: 10})
+		r.awaits("/readyz", 200, "ok")
 		r.answers("OK")
 		r.answers("OVER_LIMIT")
 		r.answers("OVER_LIMIT") // from the deny cache
 		for _, service := range []string{"", "envoy.service.ratelimit.v3.RateLimitService"} {
-			health, err := grpc_health_v1.NewHealthClient(r.conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
-			if err != nil || health.Status != grpc_health_v1.HealthCheckResponse_SERVING {
-				t.Errorf("%q: %v, %v", service, health, err)
+			if got := r.health(service); got != "SERVING" {
+				t.Errorf("%q: %s", service, got)
 			}
 		}
-		text := r.scraped()
+		_, text := r.get("/metrics")
 		for _, line := range []string{
 			`rratelimiter_guard_decisions_total{outcome="denied",policy=""} 2`,
 			`rratelimiter_requests_total{limiter="shop:user",outcome="granted"} 1`,
@@ -142,10 +179,45 @@ func TestServiceHealthAndMetrics(t *testing.T) {
 	})
 }
 
+// A server that starts while Redis is away says so, reads new rules, and serves once Redis has answered. When Redis is away
+// later, it is not ready.
+func TestRedisIsAway(t *testing.T) {
+	for _, s := range []*redistest.Server{redistest.Embedded(t), redistest.Real(t)} {
+		s.Kill()
+		logged := make(chan string, 10)
+		r := start(t, s, "domains: {shop: [{key: user, rate: 5/h}]}",
+			Options{Drain: time.Minute, Logger: slog.New(slog.NewTextHandler(lines(logged), nil))})
+		r.awaits("/healthz", 200, "ok")
+		r.awaits("/readyz", 503, "connection refused; is Redis there?")
+		if got := r.health(""); got != "NOT_SERVING" {
+			t.Errorf("without Redis it is %s", got)
+		}
+		if _, err := r.ask("ann"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "Redis has not answered yet") {
+			t.Errorf("without Redis: %v", err)
+		}
+		r.write(oneAnHour)
+		if line := <-logged; !strings.Contains(line, "new rules are in force") {
+			t.Error(line)
+		}
+		s.Restart()
+		r.awaits("/readyz", 200, "ok")
+		for r.health("") != "SERVING" {
+			time.Sleep(time.Millisecond)
+		}
+		r.answers("OK")
+		r.answers("OVER_LIMIT")
+		s.Kill()
+		r.awaits("/readyz", 503, "connection refused")
+		r.awaits("/healthz", 200, "ok")
+		s.Restart()
+		r.awaits("/readyz", 200, "ok")
+	}
+}
+
 func TestNewRulesWithoutARestart(t *testing.T) {
 	s := redistest.Embedded(t)
 	logged := make(chan string, 10)
-	r := start(t, s.Client(), oneAnHour, Options{Drain: time.Minute, Logger: slog.New(slog.NewTextHandler(lines(logged), nil))})
+	r := start(t, s, oneAnHour, Options{Drain: time.Minute, Logger: slog.New(slog.NewTextHandler(lines(logged), nil))})
 	r.answers("OK")
 	r.answers("OVER_LIMIT")
 	r.write("domains:\n  shop:\n    - {key: user, rate: 1}\n")
@@ -200,9 +272,7 @@ func (h hold) wait() {
 func TestRequestsInFlightAtTheEnd(t *testing.T) {
 	for _, drain := range []time.Duration{time.Minute, time.Millisecond} {
 		h := hold{make(chan struct{}, 1), make(chan struct{})}
-		rdb := redistest.Embedded(t).Client()
-		rdb.AddHook(h)
-		r := start(t, rdb, "domains: {shop: [{key: user, rate: 1/h}]}", Options{Drain: drain})
+		r := start(t, redistest.Embedded(t), oneAnHour, Options{Drain: drain}, h)
 		answered := make(chan error)
 		go func() {
 			_, err := r.ask("ann")
@@ -217,6 +287,8 @@ func TestRequestsInFlightAtTheEnd(t *testing.T) {
 					conn.Close()
 				}
 			}
+			r.awaits("/healthz", 200, "ok")
+			r.awaits("/readyz", 503, "it drains")
 			close(h.released)
 			if err := <-answered; err != nil {
 				t.Errorf("the request in flight: %v", err)

@@ -1,0 +1,84 @@
+package connect
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// The plain address of a node is that of its cluster, also if the node was away at the start. The cluster answers while
+// one of its masters does.
+func TestALinkToACluster(t *testing.T) {
+	nodes := redistest.Cluster(t, 3)
+	nodes.Servers[0].Kill()
+	l, err := Dial(t.Context(), Flags{Address: nodes.Addrs()[0], Timeout: time.Minute}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := l.Ping(t.Context()); err == nil {
+		t.Error("a node that is away answers")
+	}
+	nodes.Servers[0].Restart()
+	s, err := l.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, cluster := s.Redis.(*redis.ClusterClient); !cluster {
+		t.Errorf("it is connected by a %T", s.Redis)
+	}
+	for i, server := range nodes.Servers {
+		if err := l.Ping(t.Context()); err != nil {
+			t.Errorf("without %d of 3 masters: %v", i, err)
+		}
+		server.Kill()
+	}
+	if err := l.Ping(t.Context()); err == nil {
+		t.Error("without masters it answers")
+	}
+}
+
+func TestALinkNeedsAnAddressAndAPassword(t *testing.T) {
+	locked := redistest.Real(t)
+	if err := locked.Client().ConfigSet(t.Context(), "requirepass", "hush").Err(); err != nil {
+		t.Fatal(err)
+	}
+	for address, part := range map[string]string{"nowhere": "--redis is not an address", locked.URL(): "set RRL_PASSWORD"} {
+		if _, err := Dial(t.Context(), Flags{Address: address, Timeout: time.Minute}, io.Discard); err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%s: %v, want %s", address, err, part)
+		}
+	}
+}
+
+func TestALinkToAServerThatHangs(t *testing.T) {
+	server := redistest.Real(t)
+	server.Pause()
+	l, err := Dial(t.Context(), Flags{Address: server.URL(), Timeout: 300 * time.Millisecond}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := l.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "no answer within 300ms; is Redis there?") {
+		t.Error(err)
+	}
+	server.Resume()
+	if _, err := l.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestClosingALinkEndsItsAttempts(t *testing.T) {
+	l, err := Dial(t.Context(), Flags{Address: redistest.Nowhere(t)}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if s, err := l.Wait(); err == nil {
+		t.Errorf("it is connected to %s", s.Where)
+	}
+}
