@@ -45,6 +45,7 @@ func surpluses(f *mixed) {
 			begun, acting := time.Now(), false
 			acted := make(chan time.Time, 1)
 			var since time.Time
+			refused := false // later than an interval and a second
 			var grants []window.Grant
 			for since.IsZero() || time.Since(since) < interval+time.Second+2*interval {
 				start := time.Now()
@@ -53,6 +54,7 @@ func surpluses(f *mixed) {
 				if granted {
 					grants = append(grants, window.Grant{Permits: 1, Start: start, End: time.Now()})
 				}
+				refused = refused || !granted && !since.IsZero() && start.After(since.Add(interval+time.Second))
 				if early := time.Since(begun) < interval; early || !granted {
 					time.Sleep(interval / permits) // spreads the first grants over the interval
 				} else if !acting {
@@ -77,7 +79,7 @@ func surpluses(f *mixed) {
 			}
 			most, _ := window.Largest(after, interval)
 			t.Logf("%d of %d permits in a window", most, c.promised)
-			if most > c.promised || most < c.promised/2 {
+			if most > c.promised || refused && most < c.promised/2 { // on a busy machine it may ask for less, and is not refused
 				t.Errorf("%d permits of %d in a window", most, c.promised)
 			}
 			if state, err := limiter.State(b.ctx); err != nil || !state.Consistent {
