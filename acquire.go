@@ -220,12 +220,48 @@ func (c *Client) AllowAll(ctx context.Context, n int64, limiters ...*Limiter) ([
 // of requests per minute, and one permit for each token of a limit of tokens per minute. The slices must have the same
 // length.
 func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Limiter) ([]Result, error) {
-	return c.askAll(ctx, "allow all", permits, limiters, nil)
+	return c.askAll(ctx, "allow all", dispatch.Ask{}, permits, limiters, nil)
 }
 
-// askAll is AllowAllN. It fills in the grants with what was granted, unless they are nil.
+// AcquireAll takes n permits of each limiter, of all at the same time, and waits for them until ctx ends. While it waits, it holds
+// no permits. Limiters that are listed twice, and names that are refused, are as for [Client.AllowAll].
+//
+// If all limiters can be asked in one step (see [Client.AllowAll]), waiting callers have an order: at each limiter, callers of
+// [Limiter.Acquire] and of AcquireAll are served in the order of their arrival, as described at [Limiter], if they use Limiters with
+// the same name and options. A call for one of them leaves free the permits that callers in front of it wait for. There is one
+// exception: while a caller of AcquireAll waits for another limiter, those behind it may take permits of this one that are back in
+// time. So a caller of AcquireAll waits at most until its turn at each of its limiters and, for each of the others, one interval more.
+//
+// If the limiters are asked one after the other, AcquireAll asks all of them, gives back what it took if one refuses, and asks again
+// after the longest RetryAfter. Then there is no order, and a caller may be passed by others any number of times.
+//
+// The errors are those of [Limiter.Acquire]. With [WithFailFast] for one of the limiters, AcquireAll returns a *[NotInTimeError] as
+// soon as a reply shows that it cannot have the permits before the deadline of ctx, if the limiters are asked in one step.
+func (c *Client) AcquireAll(ctx context.Context, n int64, limiters ...*Limiter) error {
+	return c.AcquireAllN(ctx, slices.Repeat([]int64{n}, len(limiters)), limiters...)
+}
+
+// AcquireAllN is AcquireAll for permits[i] of limiters[i]. The slices must have the same length.
+func (c *Client) AcquireAllN(ctx context.Context, permits []int64, limiters ...*Limiter) error {
+	_, err := c.askAll(ctx, "acquire all", dispatch.Ask{Waits: true}, permits, limiters, nil)
+	return err
+}
+
+// TryAcquireAllTimeout is AcquireAll, but waits up to timeout. It reports whether all limiters granted. If timeout is 0 or less, it
+// asks once. It returns false as soon as a reply shows that the permits will not be free in time, as [Limiter.TryAcquireTimeout] does.
+func (c *Client) TryAcquireAllTimeout(ctx context.Context, n int64, timeout time.Duration, limiters ...*Limiter) (bool, error) {
+	a := dispatch.Ask{}
+	if timeout > 0 {
+		a = dispatch.Ask{Waits: true, Until: c.core.Clock().Add(timeout)}
+	}
+	results, err := c.askAll(ctx, "try to acquire all", a, slices.Repeat([]int64{n}, len(limiters)), limiters, nil)
+	return err == nil && !slices.ContainsFunc(results, func(r Result) bool { return !r.Allowed }), err
+}
+
+// askAll makes a request to several limiters, which waits as a says. It fills in the grants with what was granted, unless they are
+// nil.
 func (c *Client) askAll(
-	ctx context.Context, operation string, permits []int64, limiters []*Limiter, grants []*Grant,
+	ctx context.Context, operation string, a dispatch.Ask, permits []int64, limiters []*Limiter, grants []*Grant,
 ) ([]Result, error) {
 	if len(permits) != len(limiters) {
 		return nil, fmt.Errorf("%s: %w: %d numbers for %d limiters", operation, ErrInvalidPermits, len(permits), len(limiters))
@@ -272,15 +308,22 @@ func (c *Client) askAll(
 	if len(distinct) == 0 {
 		return nil, nil
 	}
-	var sources []dispatch.Source
 	if grants != nil {
-		sources = make([]dispatch.Source, len(distinct))
+		a.Sources = make([]dispatch.Source, len(distinct))
 	}
-	ask := c.askInOrder
-	if c.core.Topology().OneStep(all) {
-		ask = c.askTogether
+	var found []Result
+	switch {
+	case a.Waits && len(distinct) == 1:
+		a.N = sums[0]
+		found = make([]Result, 1)
+		found[0], err = distinct[0].request(ctx, operation+" of", a)
+	case c.core.Topology().OneStep(all):
+		found, err = c.askTogether(ctx, operation, a, sums, distinct)
+	case a.Waits:
+		found, err = c.waitInOrder(ctx, operation, a, sums, distinct)
+	default:
+		found, err = c.askInOrder(ctx, operation, sums, distinct, a.Sources)
 	}
-	found, err := ask(ctx, operation, sums, distinct, sources)
 	if err != nil {
 		return nil, err
 	}
@@ -291,7 +334,7 @@ func (c *Client) askAll(
 	for i, at := range index {
 		results[i] = found[at]
 		if grants != nil && found[at].Allowed {
-			grants[i] = &Grant{limiter: distinct[at], from: sources[at], left: permits[i]}
+			grants[i] = &Grant{limiter: distinct[at], from: a.Sources[at], left: permits[i]}
 		}
 	}
 	return results, nil
@@ -299,7 +342,7 @@ func (c *Client) askAll(
 
 // askTogether asks all limiters in one script. It fills in the sources with what was granted, unless they are nil.
 func (c *Client) askTogether(
-	ctx context.Context, operation string, permits []int64, limiters []*Limiter, sources []dispatch.Source,
+	ctx context.Context, operation string, a dispatch.Ask, permits []int64, limiters []*Limiter,
 ) ([]Result, error) {
 	var started time.Time
 	if c.requestObserver != nil {
@@ -309,8 +352,12 @@ func (c *Client) askTogether(
 	for i, l := range limiters {
 		cores[i] = &l.core
 	}
-	decided, leased, failed, err := c.core.AllowAll(ctx, permits, cores, sources)
+	a.Detail = true
+	decided, leased, failed, err := c.core.ServeAll(ctx, permits, &a, cores)
+	var late schedule.NotInTimeError
 	switch {
+	case errors.As(err, &late):
+		err = fmt.Errorf("%s: %w", operation, &NotInTimeError{late.At})
 	case errors.Is(err, ErrExceedsRate):
 		err = wrap(operation+" of", limiters[failed].name, fmt.Errorf("%w (%d)", err, permits[failed]))
 	case failed >= 0:
@@ -327,13 +374,52 @@ func (c *Client) askTogether(
 	}
 	latency := time.Since(started)
 	for i, l := range limiters {
-		info := RequestInfo{Limiter: l.name, Method: "AllowAll", Permits: permits[i], Leased: leased, Latency: latency, Err: err}
+		info := RequestInfo{
+			Limiter: l.name, Method: methodOfAll(&a), Waits: a.Waits, Permits: permits[i], Leased: leased, Latency: latency, Err: err,
+		}
 		if err == nil && results[i].Allowed {
 			info.Granted = permits[i]
 		}
 		c.tell(ctx, info)
 	}
 	return results, err
+}
+
+// methodOfAll returns the RequestInfo.Method of a request to several limiters.
+func methodOfAll(a *dispatch.Ask) string {
+	switch {
+	case !a.Waits:
+		return "AllowAll"
+	case a.Until.IsZero():
+		return "AcquireAll"
+	}
+	return "TryAcquireAllTimeout"
+}
+
+// waitInOrder calls askInOrder until the limiters grant, ctx ends, or the permits are not free before the end of the timeout.
+func (c *Client) waitInOrder(
+	ctx context.Context, operation string, a dispatch.Ask, permits []int64, limiters []*Limiter,
+) ([]Result, error) {
+	for {
+		results, err := c.askInOrder(ctx, operation, permits, limiters, nil)
+		if err != nil || results[0].Allowed {
+			return results, err
+		}
+		wait := time.Millisecond
+		for _, r := range results {
+			wait = max(wait, r.RetryAfter)
+		}
+		if !a.Until.IsZero() && !c.core.Clock().Add(wait).Before(a.Until) {
+			return results, nil
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, fmt.Errorf("%s: %w", operation, ctx.Err())
+		}
+	}
 }
 
 // askInOrder asks one limiter after the other. If one refuses, it gives back what it took. It fills in the sources as

@@ -21,7 +21,7 @@ var (
 	// error is a refusal, not a failure of Redis.
 	ErrExceedsRate = schedule.ErrExceedsRate
 	// ErrInvalidPermits means that a request asked for fewer than one permit (Release, Return: fewer than zero), or
-	// that AllowAllN or TakeAll got slices of different lengths.
+	// that AllowAllN, AcquireAllN or TakeAll got slices of different lengths.
 	ErrInvalidPermits = errors.New("rratelimiter: invalid number of permits")
 	// ErrInvalidRate means that a Rate cannot be set. The text names the invalid field.
 	ErrInvalidRate = errors.New("rratelimiter: invalid rate")
@@ -48,8 +48,8 @@ var (
 	ErrCrossSlotName = script.ErrCrossSlotName
 )
 
-// A NotInTimeError means that the records in Redis show that the permits of a caller of Acquire cannot be free before the deadline of
-// its context (see [WithFailFast]). Nothing was taken. It does not match context.DeadlineExceeded: the context has not ended.
+// A NotInTimeError means that the records in Redis show that the permits of a caller of Acquire or AcquireAll cannot be free before
+// the deadline of its context (see [WithFailFast]). Nothing was taken. It does not match context.DeadlineExceeded: the context has not ended.
 type NotInTimeError struct {
 	At time.Time // the earliest time at which the caller can have its permits, by the client's clock (WithClock)
 }

@@ -10,30 +10,33 @@ import (
 // return quickly, because callers wait for them.
 type Observer interface{ Call(CallInfo) }
 
-// CallInfo describes one acquiring call. A call of AllowAll or TakeAll in one step is reported once for each of its
-// limiters; if they run in order, each limiter has a call as for Allow. If a call fails and the process does not decide
-// (Fallback), its Callers count as denied, except those that have left. If all have left before the call is sent, Attempts
-// is 0, and Err is set.
+// CallInfo describes one acquiring call. A call that asks several limiters in one step (AllowAll, TakeAll, AcquireAll,
+// TryAcquireAllTimeout) is reported once for each of them. If these methods ask one limiter after the other, each limiter
+// has a call as for Allow. If a call fails and the process does not decide (Fallback), its Callers count as denied, except
+// those that have left. If all have left before the call is sent, Attempts is 0, and Err is set.
 type CallInfo struct {
 	Limiter string // name
 	// Callers is the number of callers whose requests the call carried. If the call fails, it includes the queued requests
 	// that fail with it. If a caller is neither Granted nor Denied, it continues to wait, its context has ended, or another
-	// limiter of AllowAll refused it. A call without callers takes a lease, or has added up all records of the limiter and
+	// limiter of the same call refused it. A call without callers takes a lease, or has added up all records of the limiter and
 	// repaired its free permits or its records (Repaired).
 	Callers, Granted, Denied int
-	Permits                  int64         // granted in total
-	Unclaimed                int64         // part of Permits that no caller received, because the callers had cancelled
-	Waiting                  int           // callers still blocked in this process; 0 for AllowAll in one step
-	Latency                  time.Duration // from sending the call to its reply, retries included
-	Attempts                 int           // number of attempts sent to Redis; 0 if no call was made
-	Repaired                 string        // what was repaired and why; "" if nothing
-	RateMismatch             bool          // the rate of WithRate or WithEnforcedRate differs from the rate in force
-	DenyCacheHits            int           // refusals by WithDenyCache since the limiter's previous call; 0 for AllowAll in one step
-	Fallback                 bool          // decided by the process (WithFallback), after a failed call or without one
-	Leased                   int64         // permits that were taken ahead of demand (WithLease), in addition to Permits
-	Returned                 int64         // permits of earlier leases given back since the limiter's previous call
-	Void                     int64         // permits of earlier leases neither granted nor given back, since the limiter's previous call
-	Err                      error         // why the call failed; nil if it did not
+	Permits                  int64 // granted in total
+	Unclaimed                int64 // part of Permits that no caller received, because the callers had cancelled
+	// Waiting is the number of callers in this process that are still blocked. After a call for one limiter, these are the
+	// callers that wait for this limiter alone. After a call for several limiters, these are the callers of AcquireAll and
+	// TryAcquireAllTimeout that wait for the same limiters, listed in the same order.
+	Waiting       int
+	Latency       time.Duration // from sending the call to its reply, retries included
+	Attempts      int           // number of attempts sent to Redis; 0 if no call was made
+	Repaired      string        // what was repaired and why; "" if nothing
+	RateMismatch  bool          // the rate of WithRate or WithEnforcedRate differs from the rate in force
+	DenyCacheHits int           // refusals by WithDenyCache since the limiter's previous call; 0 after a call for several limiters
+	Fallback      bool          // decided by the process (WithFallback), after a failed call or without one
+	Leased        int64         // permits that were taken ahead of demand (WithLease), in addition to Permits
+	Returned      int64         // permits of earlier leases given back since the limiter's previous call
+	Void          int64         // permits of earlier leases neither granted nor given back, since the limiter's previous call
+	Err           error         // why the call failed; nil if it did not
 }
 
 // A RequestObserver is an [Observer] that also sees each request once, when the method returns. A call serves many
@@ -41,8 +44,8 @@ type CallInfo struct {
 // in no [CallInfo]: a request whose context ends before a call carries it, a request that a lease grants, a request that
 // fails before a call (for example with ErrInvalidPermits), and an AcquireUpTo or TakeUpTo that gets nothing because
 // callers wait. If the context of a request ends while its call is in flight, CallInfo counts the caller, and only
-// RequestInfo has the error. Invalid arguments of AllowAll and TakeAll are not reported. Request is called concurrently, in
-// the goroutines of the callers.
+// RequestInfo has the error. Invalid arguments of methods for several limiters are not reported. Request is called
+// concurrently, in the goroutines of the callers.
 type RequestObserver interface {
 	Observer
 	Request(ctx context.Context, info RequestInfo)
@@ -51,14 +54,21 @@ type RequestObserver interface {
 // RequestInfo describes one request: a call of a method that asks a limiter for permits. Take, TakeUpTo and TakeAll have
 // the Method of Allow, AcquireUpTo and AllowAll.
 //
-// AllowAll and TakeAll make one request to each of their limiters. If a limiter is listed several times, it is one request
-// for the sum. Method is "AllowAll" if they run in one step, and "Allow" if they ask one limiter after the other. If they
-// are asked one after the other, the limiters after the one that refuses get no request. If AllowAll runs in one step and
-// one limiter refuses, Granted is 0 and Err is nil for all limiters, including those that would have allowed.
-// CallInfo.Denied counts the request only for the limiters that refused it.
+// AllowAll, TakeAll, AcquireAll and TryAcquireAllTimeout make one request to each of their limiters. If a limiter is listed
+// several times, it is one request for the sum.
+//   - In one step: Method is "AllowAll", "AcquireAll" or "TryAcquireAllTimeout". If one limiter refuses, Granted is 0 and
+//     Err is nil for all limiters, including those that would have allowed. CallInfo.Denied counts the request only for
+//     the limiters that refused it.
+//   - One limiter after the other: Method is "Allow", and Waits is false. The limiters after the one that refuses get no
+//     request. AcquireAll and TryAcquireAllTimeout make such requests each time they ask.
+//
+// With one limiter, AcquireAll has the Method of Acquire, and TryAcquireAllTimeout that of TryAcquireTimeout. If its timeout
+// is 0 or less, TryAcquireAllTimeout has the Method of AllowAll.
 type RequestInfo struct {
-	Limiter string        // name
-	Method  string        // "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "AcquireUpTo" or "AllowAll"
+	Limiter string // name
+	// Method is "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "AcquireUpTo", "AllowAll", "AcquireAll" or
+	// "TryAcquireAllTimeout".
+	Method  string
 	Waits   bool          // whether the method waits for permits
 	Permits int64         // requested
 	Granted int64         // part of Permits that was granted
@@ -166,7 +176,8 @@ func (all requestObservers) Request(ctx context.Context, info RequestInfo) {
 	}
 }
 
-// Waiting returns the number of callers that are blocked now, by the name of their limiter.
+// Waiting returns the number of callers that are blocked now, by the name of their limiter. A caller of AcquireAll or
+// TryAcquireAllTimeout counts at each of its limiters, or at none if they are asked one after the other.
 func (c *Client) Waiting() map[string]int { return c.core.Waiting() }
 
 // tell passes a request to the request observer, if there is one.

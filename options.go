@@ -289,6 +289,9 @@ func WithDenyCache(limiters int) LimiterOption {
 //
 // TryAcquireTimeout then also returns false at once if the deadline of its context is before its timeout, and counts the callers in
 // front. Each caller that waits with a deadline causes a call to Redis, which callers that come at the same time share.
+//
+// [Client.AcquireAll] and [Client.TryAcquireAllTimeout] do the same if one of their limiters has the option, and all can be asked in
+// one step. They know less about the callers in front. So they may notice late, or never, that a caller waits in vain.
 func WithFailFast() LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		s.FailFast = true
@@ -308,10 +311,13 @@ func WithFailFast() LimiterOption {
 // interval.
 //
 // The process decides requests of all acquiring methods. Result.Limit is then the limit of this process, and
-// CallInfo.Fallback is true. Waiting callers keep their order, with one exception: a request for more permits than the
+// CallInfo.Fallback is true. Waiting callers keep their order, with two exceptions. A request for more permits than the
 // limit of this process, but not more than the rate, is refused or waits until Redis is back, and does not delay later
-// requests. All other methods, including Release, still call Redis. The permits that the process grants are not stored in
-// Redis, so Release cannot give them back, but Grant.Return can, without a call.
+// requests. Callers of AcquireAll are in order only with others that wait for the same limiters, listed in the same order.
+// If several limiters are asked in one step, the process decides only if each of them has the option.
+//
+// All other methods, including Release, still call Redis. The permits that the process grants are not stored in Redis, so
+// Release cannot give them back, but Grant.Return can, without a call.
 //
 // In any interval the process grants at most the fraction of the rate by itself, even across several outages. These grants
 // are in addition to the grants of Redis. Permits granted within a tenth of the interval return together, one interval after

@@ -21,8 +21,9 @@
 //   - [Limiter.Peek] returns what Allow would return, and takes nothing.
 //   - [Limiter.Take] is Allow with a [Grant], which can give its permits back.
 //   - [Client.AllowAll] asks several limiters: all of them grant, or none does. [Client.TakeAll] returns a Grant of each.
+//     [Client.AcquireAll] waits until all of them grant.
 //   - [Limiter.SetRate] changes the rate. [Limiter.State] returns the rate and the permits in use.
-//   - [WithFailFast] makes Acquire fail at once if its caller would wait in vain.
+//   - [WithFailFast] makes Acquire and AcquireAll fail at once if their caller would wait in vain.
 //   - [WithFallback] lets the process decide while Redis cannot be reached. [WithDenyCache] refuses repeated requests
 //     without calls to Redis. [WithLease] grants permits from memory.
 //
@@ -155,11 +156,16 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 // go-redis before 9.22, and with a call timeout below 20 ms.
 //
 // Waiting callers are served in order if they use one Client and Limiters with the same name and the same options. A
-// request that does not wait is not served before them. There are three exceptions. A call that takes more than 20 ms and
-// much longer than usual has stalled: it does not delay other requests, so later requests may be served before its callers.
-// Requests of [Client.AllowAll] and [Client.TakeAll] may be served before waiting callers at any time. The third exception
-// is described at [WithFallback]. There is no order between processes, but a process leaves Redisson's threads a fair
-// share.
+// request that does not wait is not served before them. Callers of [Client.AcquireAll] are part of this order at each of
+// their limiters, if all of these can be asked in one step. There are four exceptions:
+//   - A call that takes more than 20 ms and much longer than usual has stalled: it does not delay other requests, so later
+//     requests may be served before its callers.
+//   - Requests of [Client.AllowAll] and [Client.TakeAll] may be served before waiting callers at any time.
+//   - While a caller of AcquireAll waits for one limiter, later callers may take permits of its other limiters that will be
+//     back when it can use them.
+//   - While the process decides: see [WithFallback].
+//
+// There is no order between processes, but a process leaves Redisson's threads a fair share.
 //
 // A Limiter is safe for concurrent use.
 type Limiter struct {
@@ -181,12 +187,12 @@ type Result struct {
 	Allowed bool
 	Limit   int64 // permits of the rate under which the request was decided; with WithFallback perhaps the process's own limit
 	// Remaining is the number of permits free after this request. A call reads at most 2,000 expired records, so the permits
-	// of further ones are not included. It is 0 if Redis refuses the request while callers
-	// of this process wait, except in the results of an AllowAll that runs in one step.
+	// of further ones are not included. It is 0 if Redis refuses the request while callers of this process wait. For an
+	// AllowAll in one step, only callers of AcquireAll count that wait for the same limiters, listed in the same order.
 	Remaining int64
 	// RetryAfter is 0 if Allowed. Otherwise it is the time until the requested permits are free, if no client takes permits
 	// until then. If Redis refuses the request while callers of this process wait, it is at least the time until the first
-	// of them can be served, except in the results of an AllowAll that runs in one step.
+	// of them can be served. For an AllowAll in one step, the same callers count as for Remaining.
 	RetryAfter time.Duration
 	// NextAfter is the time until the next of the permits in use returns, if no client gives back permits until then. It is 0
 	// if no permit is in use, or if the time is not known. NextAfter may be too long in two cases. After a grant from a lease,

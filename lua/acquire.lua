@@ -4,7 +4,8 @@
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 client_now       ms, up to three decimals; '': this server's clock
 --       2 record           of all that is wanted
---       3 wanted           permits in it; '': one record does not hold them, or some request must get none, or a lease or UP_TO
+--       3 wanted           permits in it; '': one record does not hold them, or some request must get none, or a group keeps some
+--                          free, or a lease or UP_TO
 --       4 flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, NEXT, DETAIL, UP_TO, STRICT_ONLY, APART; GENERAL
 --                          with one of the next six arguments, without wanted, without a group, and with REBUILD
 --       5 configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
@@ -19,7 +20,7 @@
 --      11 recent           the last three bytes of the ids under which the client had grants before, as numbers between blanks
 --       then for each group of requests, in order, the strict ones first; without any, the script only looks:
 --         size             permits of a request
---         count            requests; negative if the group is strict
+--         count            requests; negative if the group is strict. 0: a strict group that keeps its size free of those behind it
 -- reply 1 status           0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9 it is no longer known what an
 --                          earlier attempt was granted
 --       with status 0:
@@ -112,16 +113,17 @@ local function read_groups(first)
   for at = first, #ARGV, 2 do
     local n, count = #groups + 1, tonumber(ARGV[at + 1])
     groups[n] = { size = tonumber(ARGV[at]), count = math.abs(count), granted = 0, wait = 0 }
-    strict = count < 0 and n or strict
+    strict = count <= 0 and n or strict
   end
   return groups, strict
 end
 
--- allocate sets what each group is granted of the available permits. It returns how many are left, and whether a request was
--- refused. If the permits are those that an earlier attempt was granted (recovered), a size above the rate may be among them.
+-- allocate sets what each group is granted of the available permits. It returns how many are left, whether a request was refused,
+-- and how many of those left are kept free. If the permits are those that an earlier attempt was granted (recovered), a size above
+-- the rate may be among them, and none are kept.
 local function allocate(groups, strict, available, rate, recovered)
   local partly, queued = find(flags, UP_TO, 1, true), find(flags, STRICT_ONLY, 1, true)
-  local left, refused, blocked = available, false, false
+  local left, kept, refused, blocked = available, 0, false, false
   for i, group in ipairs(groups) do
     local size, granted = group.size, 0
     blocked = blocked or queued and i > strict
@@ -131,11 +133,13 @@ local function allocate(groups, strict, available, rate, recovered)
         granted = 0 -- the expired records that remain may hold the rest
       end
       left = left - granted
+    elseif group.count == 0 then
+      kept = kept + ((blocked or recovered) and 0 or size)
     elseif size > rate and not (recovered and size <= left) then
       granted = -1
     else
       if not blocked then
-        granted = math.max(0, math.min(group.count, math.floor(left / size)))
+        granted = math.max(0, math.min(group.count, math.floor((left - kept) / size)))
         left = left - granted * size
       end
       if granted < group.count then
@@ -145,7 +149,7 @@ local function allocate(groups, strict, available, rate, recovered)
     end
     group.granted = granted
   end
-  return left, refused
+  return left, refused, kept
 end
 
 -- Read: the limiter, if the plain grant has not, and what an earlier attempt was granted.
@@ -194,14 +198,14 @@ local rate, interval = limiter.rate, limiter.interval
 
 -- Decide.
 local left, groups, reset_in, together_in
-local refused, strict, ahead, origin = false, 0, 0, -2 -- ahead: permits for a lease
+local refused, strict, kept, ahead, origin = false, 0, 0, 0, -2 -- ahead: permits for a lease
 if recovered and recovered == wanted then
   left = state.free
 elseif wanted and wanted <= state.free and not recovered then
   left = state.free - wanted
 else
   groups, strict = read_groups(first_group)
-  left, refused = allocate(groups, strict, recovered or state.free, rate, recovered)
+  left, refused, kept = allocate(groups, strict, recovered or state.free, rate, recovered)
   if recovered then
     if left > (lease or 0) then
       return { 9 } -- the groups of an attempt, and its lease, take all that it was granted
@@ -213,10 +217,15 @@ else
     --@include refusal
     --@include explain
     if walk_records(limiter, state) then
-      left = recovered and state.free or allocate(groups, strict, state.free, rate)
+      if recovered then
+        left = state.free
+      else
+        local _
+        left, _, kept = allocate(groups, strict, state.free, rate)
+      end
     end
     local detail = find(flags, DETAIL, 1, true)
-    reset_in, together_in, origin = explain_refusal(limiter, state, groups, strict, left, score, detail, prefix)
+    reset_in, together_in, origin = explain_refusal(limiter, state, groups, strict, left, kept, score, detail, prefix)
   end
 end
 if lease_score and not refused and not recovered and not state.more then

@@ -4,11 +4,12 @@
 -- ARGV  1 client_now       ms, up to three decimals
 --       2 groups           how many groups of requests there are
 --       for each group:
---         count            requests
+--         count            requests; negative if the group is strict, as in acquire.lua. 0: the group keeps its sizes free of those
+--                          behind it
 --       for each limiter:
 --         record           of all that is wanted; if one cannot hold it, only its prefix counts
 --         configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
---         flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, SERVER_TIME
+--         flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, SERVER_TIME; STRICT_ONLY of the first limiter counts
 --         granularity      ms; '': none
 --         since            ms: the time of an earlier attempt of the same batch or before, whose records are searched first; '':
 --                          there was none
@@ -27,6 +28,8 @@
 --         next             us until the next permit returns (0: with those granted now)
 --         notes            base.lua
 --         reset            us until all permits are free
+--         origin           the client of a record, as in acquire.lua; -2 without a refused strict group
+--         together         as in acquire.lua
 --       for each listed group:
 --         granted          requests of it (-1: more than the rate of limiter 0; -2: of limiter 1, ...)
 --         waits            one a limiter: us until it has the permits of the first refused request (0: it has them; -1: not
@@ -41,7 +44,7 @@
 --@include config
 --@include state
 --@include commit
-local client_now, groups = ARGV[1], tonumber(ARGV[2])
+local client_now, groups, strict = ARGV[1], tonumber(ARGV[2]), 0 -- strict: how many groups are
 local limiters = #KEYS / 5
 
 -- read_numbers returns the arguments from ARGV[first] on, one a group.
@@ -97,25 +100,31 @@ end
 
 -- allocate returns what is granted of each group, whether a request was refused, and whether one is for more than a rate. It
 -- sets left of each limiter: the rest of its free permits, or of those in available, which an earlier attempt was granted; a
--- size above the rate may be among these.
+-- size above the rate may be among these. kept: how many of these are kept free.
 local function allocate(all, counts, available)
   local granted, refused, exceeded = {}, false, false
+  local queued, blocked = find(all[1].request.flags, STRICT_ONLY, 1, true), false
   for i, one in ipairs(all) do
-    one.left = available and available[i] or one.state.free
+    one.left, one.kept = available and available[i] or one.state.free, 0
   end
   for group, wanted in ipairs(counts) do
-    local n, exceeds = wanted, nil
+    blocked = blocked or queued and group > strict
+    local n, exceeds = blocked and 0 or wanted, nil
     for i, one in ipairs(all) do
       local size = one.request.sizes[group]
-      if size > one.limiter.rate and not (available and size <= one.left) then
+      if wanted == 0 then
+        one.kept = one.kept + ((blocked or available) and 0 or size)
+      elseif size > one.limiter.rate and not (available and size <= one.left) then
         exceeds = exceeds or i
+      else
+        n = math.max(0, math.min(n, math.floor((one.left - one.kept) / size)))
       end
-      n = math.max(0, math.min(n, math.floor(one.left / size)))
     end
     if exceeds then
       granted[group], exceeded = -exceeds, true
     else
       granted[group], refused = n, refused or n < wanted
+      blocked = blocked or n < wanted and group <= strict
       for _, one in ipairs(all) do
         one.left = one.left - n * one.request.sizes[group]
       end
@@ -125,8 +134,9 @@ local function allocate(all, counts, available)
 end
 
 -- write writes what a limiter grants: records, the free permits, a TTL. It returns false, and grants nothing, if the record of
--- all that is wanted exists because a later attempt of this batch was served before. Only the first limiter tells.
-local function write(one, granted, first)
+-- all that is wanted exists because a later attempt of this batch was served before. Only the first limiter tells. waiting: callers
+-- that wait are refused.
+local function write(one, granted, first, waiting)
   local request, limiter, state, score = one.request, one.limiter, one.state, one.score
   local prefix, records, taken = request.prefix, limiter.records, state.free - one.left
   if limiter.missing then
@@ -156,12 +166,15 @@ local function write(one, granted, first)
     end
   end
   commit(limiter, state, one.left)
-  apply_ttl(limiter, state.ttl, one.now)
+  apply_ttl(limiter, state.ttl, one.now, waiting)
   return true
 end
 
 -- Read: what an earlier attempt was granted, and the state of each limiter.
 local counts, all = read_numbers(3), {}
+for group, count in ipairs(counts) do
+  counts[group], strict = math.abs(count), count <= 0 and group or strict
+end
 for i = 0, limiters - 1 do
   all[i + 1] = read_request(i, counts)
 end
@@ -229,12 +242,20 @@ elseif refused then
     local state, taken = one.state, one.state.free - one.left
     one.reset_in = not state.more and all_free_in(one.limiter, state, state.live_count, taken, one.score)
     waits[i] = {}
+    local left = one.left - one.kept
     for group, size in ipairs(one.request.sizes) do
-      if size <= one.left then
+      if size <= left then
         waits[i][group] = 0
       elseif granted[group] >= 0 and granted[group] < counts[group] and not state.more then
-        waits[i][group] = free_in(one.limiter, state, size, one.left, taken, one.score)
+        waits[i][group] = free_in(one.limiter, state, size, left, taken, one.score)
+        if group <= strict and not one.together then
+          one.together = together_free_in(one.limiter, state, waits[i][group], taken, one.score)
+        end
       end
+    end
+    if strict > 0 and not state.more and state.oldest then
+      local origin, foreign = find_writers(state.walked, one.request.prefix, origin_of(state.oldest))
+      one.origin, state.notes = origin, state.notes + (foreign and FOREIGN_WRITER or 0)
     end
   end
 end
@@ -243,16 +264,17 @@ end
 local reply = { 0, (refused or exceeded) and groups or 0 }
 for i, one in ipairs(all) do
   local taken = one.state.free - one.left
-  if not write(one, granted, i == 1) then
+  if not write(one, granted, i == 1, refused and strict > 0) then
     return { 9, 0 }
   end
   local limiter, state, score = one.limiter, one.state, one.score
   local reset_in = one.reset_in or to_micros(score + limiter.interval - one.now)
   local first = state.oldest and tonumber(state.oldest_score) -- as in acquire.lua
   local next_in = first and expires_in(state, taken > 0 and math.min(first, score) or first) or 0
-  local at = 7 * i - 5
+  local at = 9 * i - 7
   reply[at + 1], reply[at + 2], reply[at + 3] = to_micros(one.now), limiter.rate, limiter.interval
   reply[at + 4], reply[at + 5], reply[at + 6], reply[at + 7] = math.max(0, one.left), next_in, state.notes, reset_in
+  reply[at + 8], reply[at + 9] = one.origin or -2, one.together or 0
 end
 for group = 1, reply[2] do
   reply[#reply + 1] = granted[group]

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,11 +20,13 @@ import (
 
 // An Ask holds the parameters of one caller's request.
 type Ask struct {
-	N      int64     // permits
-	Detail bool      // the result has NextAfter, ResetAfter, and RetryAfter even if the caller does not wait
-	Waits  bool      // the request stays queued until it is granted
-	Until  time.Time // the end of the caller's timeout, by the client's clock; zero: none
-	Source *Source   // filled in with a grant; nil: not needed
+	N       int64     // permits; of the first limiter of a set
+	Rest    []int64   // permits of the other limiters of a set
+	Detail  bool      // the result has NextAfter, ResetAfter, and RetryAfter even if the caller does not wait
+	Waits   bool      // the request stays queued until it is granted
+	Until   time.Time // the end of the caller's timeout, by the client's clock; zero: none
+	Source  *Source   // filled in with a grant; nil: not needed
+	Sources []Source  // the same, of the limiters of a set
 }
 
 // A Source tells where granted permits came from, so that they can be given back.
@@ -35,9 +38,11 @@ type Source struct {
 // A request is an Ask under way. It is guarded by queue.mu until done receives; from then on it belongs to the caller.
 type request struct {
 	schedule.Request
-	ctx    context.Context // of the caller
-	done   chan struct{}   // capacity 1: it receives once, when the request is settled
-	source *Source         // filled in with a grant; nil: not needed
+	ctx     context.Context // of the caller
+	done    chan struct{}   // capacity 1: it receives once, when the request is settled
+	source  *Source         // filled in with a grant; nil: not needed
+	sources []Source        // the same, of the limiters of a set
+	keeps   []keep          // of a waiting request of a set, one for each limiter
 }
 
 // newRequest returns a request for a. The pool belongs to the client and is not global: a channel belongs to the
@@ -47,41 +52,33 @@ func (c *Client) newRequest(ctx context.Context, a *Ask, kind schedule.Kind) *re
 	if !ok {
 		r = &request{done: make(chan struct{}, 1)}
 	}
-	r.Request = schedule.Request{N: a.N, Kind: kind, Detail: a.Detail, Next: a.Detail, Until: a.Until, End: a.Until, Owner: r}
-	r.ctx, r.source = ctx, a.Source
+	r.Request = schedule.Request{N: a.N, Rest: a.Rest, Kind: kind, Detail: a.Detail, Next: a.Detail, Until: a.Until, End: a.Until, Owner: r}
+	r.ctx, r.source, r.sources = ctx, a.Source, a.Sources
 	return r
 }
 
 // recycle returns r to the pool. Its caller must have received from done.
 func (c *Client) recycle(r *request) {
-	*r = request{done: r.done}
+	*r = request{done: r.done, keeps: r.keeps[:0]}
 	c.requests.Put(r)
 }
 
-// A flight is what the batches of queues and sets have in common.
-type flight struct {
-	call    exchange.Call
-	present atomic.Int32 // callers that have not left
-}
-
-// Cancelled reports whether all callers have left, so that no permits are to be taken for them.
-func (f *flight) Cancelled() bool { return f.present.Load() == 0 }
-
 // A batch is a schedule.Batch with its call.
 type batch struct {
-	schedule.Batch // guarded by queue.mu; what it asks does not change once it is sent
-	flight
-	acquireBody
-	queue   *queue
-	target  [1]exchange.Target // of the call
-	denials int64              // denyCache.Changes when it was sent
-	ticket  lease.Ticket       // for the lease that it brings
+	schedule.Batch              // guarded by queue.mu; what it asks does not change once it is sent
+	acquireBody                 // if the queue is of one limiter
+	joint          allowAllBody // if it is of a set
+	queue          *queue
+	call           exchange.Call
+	present        atomic.Int32 // callers that have not left
+	denials        int64        // denyCache.Changes when it was sent
+	ticket         lease.Ticket // for the lease that it brings
 }
 
 // batches is the pool of batches. recycle returns one.
 var batches = sync.Pool{New: func() any {
 	b := new(batch)
-	b.Owner, b.ask = b, &b.Ask
+	b.Owner, b.ask, b.joint.reply = b, &b.Ask, &b.reply
 	return b
 }}
 
@@ -89,25 +86,48 @@ var batches = sync.Pool{New: func() any {
 func (b *batch) recycle() {
 	b.Batch.Reset()
 	b.call = b.call.Emptied()
-	b.queue, b.limiter, b.target[0], b.reply = nil, nil, nil, protocol.AcquireReply{}
+	b.queue, b.limiter, b.joint.limiters, b.reply = nil, nil, nil, protocol.Reply{}
 	batches.Put(b)
 }
+
+// Cancelled reports whether all callers have left, so that no permits are to be taken for them.
+func (b *batch) Cancelled() bool { return b.present.Load() == 0 }
 
 // next returns the next batch of the queue; nil if there is nothing to ask.
 func (q *queue) next(m schedule.Moment) *batch {
 	b := batches.Get().(*batch)
-	b.queue, b.limiter, b.target[0] = q, q.limiter, &q.target
-	b.Ask.Rebuild = q.rebuild
-	b.Ask.Check, b.free = q.limiter.unchecked()
+	b.queue, b.limiter = q, q.limiter
+	if q.isSet() {
+		q.lookInFront(m.Clock)
+	} else {
+		b.Ask.Rebuild = q.rebuild[0]
+		b.Ask.Check, b.free = q.limiter.unchecked()
+	}
 	b.denials, b.ticket = q.client.denyCache.Changes(), q.ledger.Ticket()
 	if !q.schedule.Fill(m, &b.Batch, q.wish) {
 		b.recycle()
 		return nil
 	}
-	b.call.Begin(q.client.exchange, b, b, b.target[:])
-	b.request.Next(q.grants)
+	if q.isSet() {
+		q.prepare(b)
+		b.call.Begin(q.client.exchange, &b.joint, b, q.targets)
+	} else {
+		b.call.Begin(q.client.exchange, b, b, q.targets)
+		b.request.Next(q.grants)
+	}
 	b.present.Store(int32(max(b.Requests(), 1))) // without requests, the queue wants it
 	return b
+}
+
+// prepare fills in what a batch asks of each limiter of a set.
+func (q *queue) prepare(b *batch) {
+	b.joint.limiters, b.joint.failed = q.limiters, -1
+	b.joint.request.Next(len(q.limiters), &b.Ask)
+	for i, l := range q.limiters {
+		part := &b.joint.request.Parts[i]
+		part.Encoder, part.Rebuild = &l.encoder, q.rebuild[i]
+		part.Check, part.Free = l.unchecked()
+	}
 }
 
 // Stalled lets the queue send its next batch.
@@ -136,10 +156,12 @@ func (q *queue) renew(b *batch) {
 
 // Done completes b. If nothing uses it any more, it is recycled.
 func (b *batch) Done(o exchange.Outcome) {
-	var g *protocol.AcquireReply
+	var g *protocol.Reply
 	if o.Err == nil {
 		g = &b.reply
-		b.limiter.learn(g.Rate, g.Interval)
+		for i, l := range b.queue.limiters {
+			l.learn(g.Of(i).Rate, g.Of(i).Interval)
+		}
 	} else if decided, known := b.decideLocally(o); known {
 		g = &decided
 	}
@@ -150,29 +172,44 @@ func (b *batch) Done(o exchange.Outcome) {
 }
 
 // complete ends b with a reply of Redis or of the process; nil if there is none. It settles the callers and tells the observer.
-func (b *batch) complete(g *protocol.AcquireReply, o exchange.Outcome) {
-	info := b.queue.settle(b, g, o)
-	if observe := b.queue.client.config.Observe; observe != nil {
-		observe(info)
+func (b *batch) complete(g *protocol.Reply, o exchange.Outcome) {
+	q := b.queue
+	var one [1]Call
+	calls, behind := q.settle(one[:0], b, g, o)
+	if sent := b.call.Started(); calls[0].Granted > 0 {
+		q.client.wakeSets(behind, func(set *schedule.Queue) { set.Overlapped(sent) })
+	}
+	if q.isSet() && g != nil && !g.Local() {
+		for i, l := range q.limiters {
+			l.afterAllowAll(calls[i])
+		}
+	}
+	if observe := q.client.config.Observe; observe != nil {
+		for _, call := range calls {
+			observe(call)
+		}
 	}
 	for _, r := range b.Settled {
-		r.Owner.(*request).done <- struct{}{}
+		r := r.Owner.(*request)
+		served := time.Time{}
+		if r.Outcome.Allowed {
+			served = b.call.Started()
+		}
+		r.dropKeeps(served)
+		r.done <- struct{}{}
 	}
 }
 
-// settle settles the callers of b, keeps what the reply says about the limiter, and lets the queue send its next batch.
-func (q *queue) settle(b *batch, g *protocol.AcquireReply, o exchange.Outcome) Call {
+// settle settles the callers of b, keeps what the reply says about each limiter, and lets the queue send its next batch. It appends
+// what the observer is told of each limiter, and returns the sets that have callers behind those of b.
+func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Outcome) (told []Call, behind []uint64) {
 	q.mu.Lock()
 	defer q.exit()
 	m := q.client.now()
-	info := Call{Limiter: q.limiter.name, Latency: m.Mono.Sub(b.call.Started()), Attempts: b.call.Attempts(), Err: o.Err}
-	info.Returned, info.Void = q.ledger.Tell()
 	var f schedule.Facts
 	if g == nil {
 		f = q.fail(m, b, o)
 	} else {
-		info.Repaired, info.RateMismatch = g.Notes.Repaired(), g.Notes.Has(protocol.RateMismatch)
-		info.Fallback, info.Leased = g.Local(), g.Ahead
 		if !g.Local() {
 			q.saw(m, b, g)
 		}
@@ -181,6 +218,7 @@ func (q *queue) settle(b *batch, g *protocol.AcquireReply, o exchange.Outcome) C
 		if f.Refused {
 			q.schedule.Reserve(m, &b.Batch, g.Local())
 		}
+		q.dateKeeps(g)
 	}
 	for _, r := range b.Settled {
 		q.settled(r)
@@ -189,37 +227,65 @@ func (q *queue) settle(b *batch, g *protocol.AcquireReply, o exchange.Outcome) C
 		q.client.watch()
 		q.checkForRedisson()
 	}
-	info.Callers, info.Granted, info.Denied, info.Waiting = b.Requests()+f.Behind, f.Granted, f.Denied, q.schedule.Waiting()
-	info.Permits, info.Unclaimed = f.Own, f.Unclaimed
-	if q.limiter.settings.DenyCache > 0 {
-		info.DenyCacheHits = q.client.denyCache.Hits(q.limiter.Key())
+	for i, l := range q.limiters {
+		of := f.Of(i)
+		call := Call{
+			Limiter: l.name, Callers: b.Requests() + f.Behind, Granted: f.Granted, Denied: of.Denied, Permits: of.Own, Unclaimed: of.Unclaimed,
+			Waiting: q.schedule.Waiting(), Latency: m.Mono.Sub(b.call.Started()), Attempts: b.call.Attempts(), Err: o.Err,
+		}
+		if g != nil {
+			call.Repaired, call.RateMismatch = g.Of(i).Notes.Repaired(), g.Of(i).Notes.Has(protocol.RateMismatch)
+			call.Fallback, call.Leased = g.Local(), g.Ahead
+		}
+		if !q.isSet() {
+			call.Returned, call.Void = q.ledger.Tell()
+			if l.settings.DenyCache > 0 {
+				call.DenyCacheHits = q.client.denyCache.Hits(l.Key())
+			}
+		}
+		calls = append(calls, call)
 	}
-	return info
+	return calls, q.setsBehind()
 }
 
-// fail ends b with an error. If Redis hangs, the requests that had to wait for b fail, too.
+// fail ends b with an error, which is about the limiter of a set that refused to decide, if one did. If Redis hangs, the requests
+// that had to wait for b fail, too.
 func (q *queue) fail(m schedule.Moment, b *batch, o exchange.Outcome) schedule.Facts {
 	var behind error
 	if o.Silent {
 		behind = o.Cause
 	}
-	return q.schedule.Fail(m, &b.Batch, o.Err, behind)
+	failed := -1
+	if errors.Is(o.Err, script.ErrNotInitialized) || errors.Is(o.Err, script.ErrUntold) {
+		failed = b.joint.failed
+	}
+	f := q.schedule.Fail(m, &b.Batch, o.Err, behind)
+	for _, r := range b.Settled {
+		r.Outcome.Failed = failed
+	}
+	return f
 }
 
-// saw keeps what a reply of Redis says about the limiter, and the lease that it brings.
-func (q *queue) saw(m schedule.Moment, b *batch, g *protocol.AcquireReply) {
-	q.rebuild = g.Notes.Has(protocol.RebuildPending)
+// saw keeps what a reply of Redis says about each limiter, and the lease that it brings.
+func (q *queue) saw(m schedule.Moment, b *batch, g *protocol.Reply) {
+	for i, l := range q.limiters {
+		of, checked := g.Of(i), b.Ask.Check
+		if q.isSet() {
+			checked = b.joint.request.Parts[i].Check
+		}
+		q.rebuild[i] = of.Notes.Has(protocol.RebuildPending)
+		l.saw(of.Rate, of.Interval, of.Free, of.Notes, checked)
+	}
 	q.ledger.Saw(g.Interval)
 	if g.Ahead > 0 {
 		q.hold(b, g)
 	} else if b.Requests() == 0 {
 		q.ledger.Refused(m.Mono) // a call for a lease alone was in vain
 	}
-	q.limiter.saw(g.Rate, g.Interval, g.Free, g.Notes, b.Ask.Check)
 }
 
 // keep keeps what became of the callers of b: for the deny cache, for the next lease, and for retries that search records.
-func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.AcquireReply, f *schedule.Facts) {
+func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.Reply, f *schedule.Facts) {
 	if f.Refused {
 		q.ledger.Refused(m.Mono)
 		for _, r := range b.Settled {
@@ -229,7 +295,7 @@ func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.AcquireReply, f *s
 	if !b.Ask.UpTo {
 		q.ledger.Granted(f.Own)
 	}
-	if !g.Local() && f.Own > 0 && q.limiter.settings.Bucket() > 0 {
+	if !q.isSet() && !g.Local() && f.Own > 0 && q.limiter.settings.Bucket() > 0 {
 		q.grants.Add(b.request.ID())
 	}
 }
@@ -237,9 +303,9 @@ func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.AcquireReply, f *s
 // remember stores the refusal of a caller that does not wait in the deny cache. It stores nothing if the permits are free but
 // reserved for waiting callers, which may leave, if the process decided locally, or if another rate than the enforced one is in
 // force.
-func (q *queue) remember(m schedule.Moment, b *batch, r *schedule.Request, g *protocol.AcquireReply) {
+func (q *queue) remember(m schedule.Moment, b *batch, r *schedule.Request, g *protocol.Reply) {
 	s, o := &q.limiter.settings, &r.Outcome
-	if s.DenyCache == 0 || r.Kind != schedule.Try || o.Allowed || o.Err != nil || r.N <= g.Free || g.Local() ||
+	if s.DenyCache == 0 || q.isSet() || r.Kind != schedule.Try || o.Allowed || o.Err != nil || r.N <= g.Free || g.Local() ||
 		s.Enforced && g.Notes.Has(protocol.RateMismatch) {
 		return
 	}
@@ -256,7 +322,17 @@ func (q *queue) settled(r *schedule.Request) {
 		q.ledger.Unbar()
 		q.client.waiting.Add(-1)
 	}
-	if source := r.Owner.(*request).source; source != nil && r.Outcome.Allowed {
-		*source = Source{r.Outcome.Local, r.Outcome.At}
+	own, o := r.Owner.(*request), &r.Outcome
+	if !o.Allowed {
+		return
+	}
+	if own.source != nil {
+		*own.source = Source{o.Local, o.At}
+	}
+	for i := range own.sources {
+		own.sources[i] = Source{o.Local, o.At}
+		if i > 0 {
+			own.sources[i].At = o.Others[i-1].At
+		}
 	}
 }

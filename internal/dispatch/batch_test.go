@@ -40,7 +40,7 @@ func newLimiter() *Limiter {
 // fail with it.
 func TestALateCallDoesNotStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(newLimiter())
+		q := newQueue(0, newLimiter())
 		sent := func(ago time.Duration) *batch {
 			q.schedule.Join(&q.client.newRequest(t.Context(), &Ask{N: 1}, schedule.Try).Request)
 			b := q.next(q.client.now())

@@ -16,7 +16,7 @@ type acquireBody struct {
 	ask     *protocol.Ask
 	free    int64 // permits that were free by the last reply; below 0: not known
 	request protocol.AcquireRequest
-	reply   protocol.AcquireReply
+	reply   protocol.Reply
 }
 
 func (b *acquireBody) Script() *script.Script { return protocol.AcquireScript }
@@ -52,7 +52,7 @@ func (b *acquireBody) Enforce(ctx context.Context, _ *script.Attempts) error {
 type allowAllBody struct {
 	limiters []*Limiter
 	request  protocol.AllowAll
-	reply    protocol.AllowAllReply
+	reply    *protocol.Reply
 	failed   int // index of the limiter that refused to decide, by the last reply; -1: none did
 }
 
@@ -64,7 +64,7 @@ func (b *allowAllBody) Joint() bool                      { return true }
 func (b *allowAllBody) Args(args []any, find bool) []any { return b.request.Args(args, find) }
 
 func (b *allowAllBody) Read(a *script.Attempts, reply []int64) (err error) {
-	b.reply, b.failed, err = b.request.Reply(a, reply)
+	*b.reply, b.failed, err = b.request.Reply(a, reply)
 	return err
 }
 
@@ -74,11 +74,11 @@ func (b *allowAllBody) SharedArgs(args []any, now int64) []any {
 
 func (b *allowAllBody) ReadShared(a *script.Attempts, reply []int64, place int) (err error) {
 	b.failed = -1
-	b.reply, err = b.request.ReplyOfMany(a, reply, place)
+	*b.reply, err = b.request.ReplyOfMany(a, reply, place)
 	return err
 }
 
 func (b *allowAllBody) Enforce(ctx context.Context, _ *script.Attempts) error {
-	b.request.Members[b.failed].Sets++
+	b.request.Parts[b.failed].Sets++
 	return b.limiters[b.failed].enforce(ctx)
 }

@@ -72,14 +72,14 @@ func (c *checks) recounts() int {
 
 // unchecked reports whether the next call must add up the records, and how many permits were free by the last reply.
 func (l *Limiter) unchecked() (due bool, free int64) {
-	return l.client.checks.due(l.Key(), l.client.clock())
+	return l.client.checks.due(l.Key(), l.client.Clock())
 }
 
 // saw stores the rate and the free permits in a reply of Redis, and whether that call checked the records. If there are too
 // many records for one call, it starts a recount.
 func (l *Limiter) saw(rate int64, interval time.Duration, free int64, notes protocol.Notes, checked bool) {
 	c := &l.client.checks
-	c.saw(l.Key(), l.client.clock(), rate, interval, free, checked && !notes.Has(protocol.More))
+	c.saw(l.Key(), l.client.Clock(), rate, interval, free, checked && !notes.Has(protocol.More))
 	if notes.Has(protocol.Many) && c.recount(l.Key()) {
 		go l.recountWithin(sum(interval, checkSlack))
 	}

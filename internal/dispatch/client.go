@@ -6,7 +6,7 @@
 // These locks are taken in this order. None is held while an observer or a hook of the Redis client is called:
 //
 //	sets.mu           the table of sets
-//	set.mu            a schedule.Set
+//	queue.mu of a set, then as of one limiter
 //	registry.mu       the table of queues
 //	queue.mu          a schedule.Queue and its timer
 //	lease.Ledger      the leases of a limiter
@@ -75,10 +75,9 @@ type Client struct {
 	denyCache     denycache.Cache
 	localLimiters localgrant.Limiters
 
-	requests    sync.Pool    // of *request
-	setRequests sync.Pool    // of *setRequest
-	waiting     atomic.Int64 // waiting callers in all queues
-	watching    atomic.Bool  // the check for a closed redis client is scheduled; it runs while callers wait
+	requests sync.Pool    // of *request
+	waiting  atomic.Int64 // waiting callers in all queues
+	watching atomic.Bool  // the check for a closed redis client is scheduled; it runs while callers wait
 }
 
 // New returns a client.
@@ -121,8 +120,8 @@ func (c *Client) alone() bool {
 // Topology returns the servers.
 func (c *Client) Topology() *script.Topology { return c.exchange.Topology() }
 
-// clock returns the time by the client's clock.
-func (c *Client) clock() time.Time { return c.config.Clock() }
+// Clock returns the time by the client's clock.
+func (c *Client) Clock() time.Time { return c.config.Clock() }
 
 // now returns the time by the client's clock and by the monotonic one.
 func (c *Client) now() schedule.Moment { return c.times(false) }
@@ -131,7 +130,7 @@ func (c *Client) now() schedule.Moment { return c.times(false) }
 func (c *Client) times(server bool) schedule.Moment {
 	now := time.Now()
 	if c.ownClock && !server {
-		return schedule.Moment{Clock: c.clock(), Mono: now}
+		return schedule.Moment{Clock: c.Clock(), Mono: now}
 	}
 	return schedule.Moment{Clock: now, Mono: now}
 }

@@ -19,13 +19,13 @@ func (l *Limiter) Free(ctx context.Context, check bool) (int64, error) {
 
 // look makes a call that grants nothing: it counts expired permits back and returns what is free. It repeats the call while
 // expired records remain. If there are too many live records to add up in one call, it then recounts them.
-func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.AcquireReply, err error) {
+func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Reply, err error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return g, err
 		}
 		sent := new(script.Attempts)
-		g, err = within(ctx, l, func(ctx context.Context) (protocol.AcquireReply, error) {
+		g, err = within(ctx, l, func(ctx context.Context) (protocol.Reply, error) {
 			return l.DoWithRetry(ctx, sent, ask)
 		})
 		if err != nil {
@@ -47,7 +47,7 @@ func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Acquir
 }
 
 // DoWithRetry makes a call of acquire.lua that no pipeline carries.
-func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask protocol.Ask) (protocol.AcquireReply, error) {
+func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask protocol.Ask) (protocol.Reply, error) {
 	body := acquireBody{limiter: l, ask: &ask}
 	err := l.client.exchange.Do(ctx, t, &body, nil, l)
 	return body.reply, err
@@ -99,24 +99,29 @@ func (l *Limiter) release(ctx context.Context, n, granted int64) (released int64
 	return released, nil
 }
 
-// giveBack waits for the reply to a request whose caller's context ended, and gives back what it was granted.
-func (l *Limiter) giveBack(r *request) {
+// undo waits for the reply to a request whose caller's context ended, and gives back what it was granted.
+func (q *queue) undo(r *request) {
 	<-r.done
-	n := r.N
+	n, sources := r.N, r.sources
 	if r.Kind == schedule.UpTo {
 		n = r.Outcome.Taken
 	}
-	if r.Outcome.Allowed {
-		_, _ = l.Undo(context.Background(), n, *r.source)
+	if r.source != nil {
+		sources = []Source{*r.source}
 	}
-	l.client.recycle(r)
+	if r.Outcome.Allowed {
+		for i, l := range q.limiters {
+			_, _ = l.Undo(context.Background(), append([]int64{n}, r.Rest...)[i], sources[i])
+		}
+	}
+	q.client.recycle(r)
 }
 
 // Undo gives back n permits with the score of one grant, so that permits granted at other times return when they would
 // have, and returns how many came back. Permits that expired or were released already are not given back again.
 func (l *Limiter) Undo(ctx context.Context, n int64, from Source) (int64, error) {
 	if from.Local {
-		return l.client.localLimiters.Untake(&l.local, n, time.UnixMicro(from.At), l.client.clock()), nil
+		return l.client.localLimiters.Untake(&l.local, n, time.UnixMicro(from.At), l.client.Clock()), nil
 	}
 	return l.Release(ctx, n, from.At)
 }
@@ -154,8 +159,10 @@ func (l *Limiter) enforce(ctx context.Context) error {
 	_, err := l.setRate(ctx, new(script.Attempts), protocol.SetRate{Rate: l.settings.Own, Keep: true}, func(err error) {
 		l.client.denyCache.Forget(l.Key())
 		if err == nil {
-			l.client.wakeChosen(func(other *Limiter) bool { // not those that would set their own rate again
-				return other.Key() == l.Key() && (!other.settings.Enforced || other.settings.Own == l.settings.Own)
+			// Not the callers of l, whose call is made again in any case, and not those that would set their own rate again.
+			l.client.wakeChosen(func(other *Limiter) bool {
+				return other.Key() == l.Key() && other.settings != l.settings &&
+					(!other.settings.Enforced || other.settings.Own == l.settings.Own)
 			})
 		}
 	})

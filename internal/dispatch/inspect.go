@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
@@ -8,13 +9,20 @@ import (
 
 // inspect.go tells what goes on in a client.
 
+// queues returns the queues of the chosen limiters, and of sets with one of them.
+func (c *Client) queues(chosen func(*Limiter) bool) []*queue {
+	return append(c.registry.list(chosen), c.sets.list(func(q *queue) bool { return slices.ContainsFunc(q.limiters, chosen) })...)
+}
+
 // Waiting returns the number of callers blocked now, by the names of their limiters.
 func (c *Client) Waiting() map[string]int {
 	waiting := map[string]int{}
-	for _, q := range c.registry.list(func(*Limiter) bool { return true }) {
+	for _, q := range c.queues(func(*Limiter) bool { return true }) {
 		q.mu.Lock()
 		if n := q.schedule.Waiting(); n > 0 {
-			waiting[q.limiter.name] += n
+			for _, l := range q.limiters {
+				waiting[l.name] += n
+			}
 		}
 		q.mu.Unlock()
 	}
@@ -30,7 +38,7 @@ type Activity struct {
 
 // Look returns what goes on now on the limiters with a name; "" means all limiters.
 func (c *Client) Look(limiter string) (calls Activity) {
-	for _, q := range c.registry.list(func(l *Limiter) bool { return limiter == "" || l.name == limiter }) {
+	for _, q := range c.queues(func(l *Limiter) bool { return limiter == "" || l.name == limiter }) {
 		q.mu.Lock()
 		calls.Waiting += q.schedule.Waiting()
 		calls.InFlight = calls.InFlight || q.schedule.Active()
@@ -59,7 +67,7 @@ func (l *Limiter) silence() time.Duration {
 
 // An Inspection is what a client holds at one time, for tests.
 type Inspection struct {
-	Queues        int  // in the registry
+	Queues        int  // in the registry, and of sets
 	Busy          int  // of them, those that a caller or a batch uses
 	Waiting       int  // waiting callers in all queues
 	Asking        int  // callers in all queues that do not wait, and whose call was not sent yet
@@ -74,7 +82,7 @@ type Inspection struct {
 
 // Inspect returns what the client holds.
 func (c *Client) Inspect() (i Inspection) {
-	for _, q := range c.registry.list(func(*Limiter) bool { return true }) {
+	for _, q := range c.queues(func(*Limiter) bool { return true }) {
 		q.mu.Lock()
 		i.Queues++
 		i.Waiting += q.schedule.Waiting()

@@ -121,7 +121,7 @@ func (q *queue) refill() {
 }
 
 // hold stores the lease that b has brought.
-func (q *queue) hold(b *batch, g *protocol.AcquireReply) {
+func (q *queue) hold(b *batch, g *protocol.Reply) {
 	q.ledger.Brought(b.ticket, &lease.Lease{
 		Rate: g.Rate, Interval: g.Interval, Free: g.Free, At: g.At, Began: b.request.Began(),
 		Lasts: time.Duration(g.At-g.Now) * time.Microsecond, Permits: g.Ahead,

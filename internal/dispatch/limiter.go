@@ -75,7 +75,7 @@ func (l *Limiter) Init(c *Client, name string, s Settings, err error) error {
 }
 
 // Clock returns the time by the client's clock.
-func (l *Limiter) Clock() time.Time { return l.client.clock() }
+func (l *Limiter) Clock() time.Time { return l.client.Clock() }
 
 // Now returns the time as an argument of a script.
 func (l *Limiter) Now() any { return l.encoder.Now() }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/exchange"
+	"github.com/rratelimiter/rratelimiter/internal/localgrant"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
@@ -16,7 +17,7 @@ func (b *batch) Away(retry time.Duration) bool {
 	if b.Cancelled() {
 		return false
 	}
-	g, known := b.limiter.decide(b.Ask, retry)
+	g, known := b.decide(retry)
 	if known {
 		go func() {
 			b.complete(&g, exchange.Outcome{})
@@ -27,22 +28,32 @@ func (b *batch) Away(retry time.Duration) bool {
 }
 
 // decideLocally decides in the place of Redis if that was not reached, where possible.
-func (b *batch) decideLocally(o exchange.Outcome) (g protocol.AcquireReply, known bool) {
-	if !o.Away || !b.limiter.settings.FallsBack {
+func (b *batch) decideLocally(o exchange.Outcome) (g protocol.Reply, known bool) {
+	if !o.Away {
 		return g, false
 	}
-	return b.limiter.decide(b.Ask, o.Retry)
+	return b.decide(o.Retry)
+}
+
+// decide makes a local decision on b. It fails unless each limiter has WithFallback and a rate that is known.
+func (b *batch) decide(retry time.Duration) (g protocol.Reply, known bool) {
+	q := b.queue
+	locals := make([]*localgrant.Limiter, len(q.limiters))
+	for i, l := range q.limiters {
+		if locals[i] = &l.local; !l.settings.FallsBack {
+			return g, false
+		}
+	}
+	if q.isSet() {
+		return q.client.localLimiters.DecideAll(locals, b.Ask, q.client.Clock(), retry)
+	}
+	return q.client.localLimiters.Decide(locals[0], b.Ask, q.client.Clock(), retry)
 }
 
 // learn stores the rate in a reply of Redis, for local decisions and for the deny cache.
 func (l *Limiter) learn(rate int64, interval time.Duration) {
 	l.client.denyCache.SeeRate(l.Key(), rate, interval)
 	if l.settings.FallsBack {
-		l.client.localLimiters.Learn(&l.local, rate, interval, l.client.clock())
+		l.client.localLimiters.Learn(&l.local, rate, interval, l.client.Clock())
 	}
-}
-
-// decide decides on requests in the process. It fails if no rate is known.
-func (l *Limiter) decide(ask protocol.Ask, retry time.Duration) (protocol.AcquireReply, bool) {
-	return l.client.localLimiters.Decide(&l.local, ask, l.client.clock(), retry)
 }

@@ -41,10 +41,14 @@ func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 	q := l.client.enter(l)
 	now := l.client.times(l.settings.ServerTime)
 	held, left := q.ledger.Offers(n, now)
-	ask := protocol.Ask{Detail: true, Next: true, Rebuild: q.rebuild}
+	ask := protocol.Ask{Detail: true, Next: true, Rebuild: q.rebuild[0]}
 	if first := q.schedule.Refused(); first > 0 {
-		ask.Groups, ask.Strict = append(ask.Groups, protocol.Group{Size: first, Count: 1}), 1
+		ask.Groups = append(ask.Groups, protocol.Group{Size: first, Count: 1})
 	}
+	if kept := q.schedule.Kept(now.Clock); kept > 0 {
+		ask.Groups = append(ask.Groups, protocol.Group{Size: kept})
+	}
+	ask.Strict = len(ask.Groups)
 	q.exit()
 	if held != nil {
 		result := granted(held, left, now, true)
@@ -66,7 +70,7 @@ func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 }
 
 // peeked returns what a reply means for the last group, a request for n permits.
-func (l *Limiter) peeked(n int64, g *protocol.AcquireReply, ask protocol.Ask) (Result, error) {
+func (l *Limiter) peeked(n int64, g *protocol.Reply, ask protocol.Ask) (Result, error) {
 	last := len(ask.Groups) - 1
 	switch g.Granted(last, ask.Groups[last]) {
 	case 1:
@@ -81,17 +85,17 @@ func (l *Limiter) peeked(n int64, g *protocol.AcquireReply, ask protocol.Ask) (R
 }
 
 // peek makes a call that takes nothing. With WithFallback, the process replies while the node is away.
-func (l *Limiter) peek(ctx context.Context, ask protocol.Ask) (protocol.AcquireReply, error) {
+func (l *Limiter) peek(ctx context.Context, ask protocol.Ask) (protocol.Reply, error) {
 	node := l.client.exchange.Breaker(l)
 	if l.settings.FallsBack {
 		if away, retry := node.Ask(l); away {
-			if g, known := l.client.localLimiters.Peek(&l.local, ask, l.client.clock(), retry); known {
+			if g, known := l.client.localLimiters.Peek(&l.local, ask, l.client.Clock(), retry); known {
 				return g, nil
 			}
 		}
 	}
 	sent := &script.Attempts{NoRetryIfUnsent: l.settings.FallsBack}
-	g, err := within(ctx, l, func(ctx context.Context) (protocol.AcquireReply, error) {
+	g, err := within(ctx, l, func(ctx context.Context) (protocol.Reply, error) {
 		body := peekBody{acquireBody: acquireBody{limiter: l, ask: &ask}}
 		err := l.client.exchange.Do(ctx, sent, &body, nil, l)
 		return body.reply, err
@@ -101,7 +105,7 @@ func (l *Limiter) peek(ctx context.Context, ask protocol.Ask) (protocol.AcquireR
 		return g, nil
 	}
 	if l.settings.FallsBack && errors.Is(err, script.ErrUnavailable) {
-		if g, known := l.client.localLimiters.Peek(&l.local, ask, l.client.clock(), node.Retry()); known {
+		if g, known := l.client.localLimiters.Peek(&l.local, ask, l.client.Clock(), node.Retry()); known {
 			return g, nil
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
+	"github.com/rratelimiter/rratelimiter/internal/exchange"
 	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
@@ -18,37 +19,56 @@ import (
 
 // queue.go guards the schedule of each limiter with a lock, drives it with a timer, and sends the batches that are due.
 
-// A queue holds all current callers of one limiter in this process. Limiters of a client with the same name and settings
-// share one queue.
+// A queue holds all current callers of one limiter in this process, or of one set of limiters that grant together. Limiters of a
+// client with the same name and settings share one queue, and sets of such limiters another one.
 type queue struct {
-	client  *Client
-	limiter *Limiter      // one of those that share the queue
-	target  queueTarget   // that limiter
-	ledger  *lease.Ledger // nil without WithLease
+	client   *Client
+	limiter  *Limiter          // the first one
+	limiters []*Limiter        // those that are asked together, mostly one
+	targets  []exchange.Target // the same
+	set      uint64            // identifies the set; 0: the queue is of one limiter
+	ledger   *lease.Ledger     // nil without WithLease, and of a set
 
 	mu                sync.Mutex // guards the fields below
 	schedule          *schedule.Queue
 	timer             *time.Timer        // calls onTimer; nil: it was never needed
 	timerAt           time.Time          // when it fires, by the monotonic clock; zero: it is not set
-	rebuild           bool               // the next batch finishes a rebuild of the free permits
+	rebuild           []bool             // the next batch finishes a rebuild of the free permits of these limiters
 	grants            protocol.RecentIDs // of the latest grants, if the limiter has a granularity
 	redissonCheckedAt time.Time          // when the server was last asked whether Redisson uses it
 	parked            bool               // in registry.spare
 	dropped           bool               // no longer in the registry: a caller must enter again
 }
 
-func newQueue(l *Limiter) *queue {
-	c, s := l.client, l.settings
-	q := &queue{client: c, limiter: l, target: queueTarget{Limiter: l}, schedule: schedule.New(schedule.Settings{
-		RecordPerRequest: s.RecordPerRequest, Granularity: s.Bucket() > 0, ServerTime: s.ServerTime, FailFast: s.FailFast,
-		Linger: c.tuning.Linger, Identity: c.identity, Jitter: func(d time.Duration) time.Duration { return rand.N(d) },
+// newQueue returns the queue of a limiter or, if set is not 0, of a set of limiters.
+func newQueue(set uint64, limiters ...*Limiter) *queue {
+	c := limiters[0].client
+	q := &queue{client: c, limiter: limiters[0], limiters: limiters, set: set, rebuild: make([]bool, len(limiters))}
+	s := schedule.Settings{
+		Limiters: len(limiters),
+		Linger:   c.tuning.Linger, Identity: c.identity, Jitter: func(d time.Duration) time.Duration { return rand.N(d) },
 		Leaving: func(r *schedule.Request) bool { return r.Owner.(*request).ctx.Err() != nil },
-	})}
-	if s.Lease > 0 {
+	}
+	for _, l := range limiters {
+		s.RecordPerRequest = s.RecordPerRequest || l.settings.RecordPerRequest
+		s.Granularity = s.Granularity || set == 0 && l.settings.Bucket() > 0
+		s.ServerTime = s.ServerTime || l.settings.ServerTime
+		s.FailFast = s.FailFast || l.settings.FailFast
+		q.targets = append(q.targets, l)
+	}
+	q.schedule = schedule.New(s)
+	if set != 0 {
+		return q
+	}
+	q.targets[0] = &queueTarget{Limiter: q.limiter}
+	if s := q.limiter.settings; s.Lease > 0 {
 		q.ledger = lease.NewLedger(s.Lease, s.ServerTime, &c.lender.ledgers, q.giveBackLater)
 	}
 	return q
 }
+
+// isSet reports whether the queue is of a set of limiters.
+func (q *queue) isSet() bool { return q.set != 0 }
 
 // exit sends the batches that are due, sets the timer, and unlocks the queue. An idle queue is parked; it is dropped once
 // SpareQueues others were parked after it.
@@ -73,7 +93,8 @@ func (q *queue) exitFor(ctx context.Context, r *request) {
 		}
 		q.setTimer(m)
 	}
-	park := !q.parked && q.idle()
+	idle := q.idle()
+	park := idle && !q.parked && !q.isSet()
 	q.parked = q.parked || park
 	inline := r != nil && first != nil && more == nil && first.Requests() == 1 && r.InFlight() && !hurried(ctx)
 	q.mu.Unlock()
@@ -83,8 +104,11 @@ func (q *queue) exitFor(ctx context.Context, r *request) {
 	for _, b := range more {
 		q.client.exchange.Send(&b.call, false)
 	}
-	if park {
+	switch {
+	case park:
 		q.client.registry.park(q)
+	case idle && q.isSet():
+		q.client.sets.forget(q)
 	}
 }
 
@@ -137,21 +161,26 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 	r := l.client.newRequest(ctx, a, schedule.Try)
 	r.Detail = r.Detail || cached // a refusal is stored with its times
 	if a.Waits {
-		r.Kind = schedule.Wait
-		if deadline, ok := ctx.Deadline(); ok {
-			if end := l.client.clock().Add(time.Until(deadline)); r.End.IsZero() || end.Before(r.End) {
-				r.End = end
-			}
-		}
+		l.client.waits(ctx, r)
 	}
 	outcome, err := l.join(ctx, r)
 	return outcome.Result, false, err
 }
 
+// waits makes a request one that waits, at most until ctx ends.
+func (c *Client) waits(ctx context.Context, r *request) {
+	r.Kind = schedule.Wait
+	if deadline, ok := ctx.Deadline(); ok {
+		if end := c.Clock().Add(time.Until(deadline)); r.End.IsZero() || end.Before(r.End) {
+			r.End = end
+		}
+	}
+}
+
 // fromDenyCache returns the refusal in the deny cache that holds for a request, and the result that it gives; nil if there is
 // none.
 func (l *Limiter) fromDenyCache(n int64) (Result, *denycache.Refusal) {
-	now := l.client.clock()
+	now := l.client.Clock()
 	known := l.client.denyCache.Find(l.Key(), n, now, l.enforced)
 	if known == nil {
 		return Result{}, nil
@@ -184,14 +213,19 @@ func (l *Limiter) join(ctx context.Context, r *request) (schedule.Outcome, error
 	case r.Kind == schedule.Wait:
 		q.ledger.Bar()
 		q.client.waiting.Add(1)
-	case r.Kind == schedule.UpTo && q.schedule.Waiting() > 0:
+	case r.Kind == schedule.UpTo && (q.schedule.Waiting() > 0 || len(q.schedule.Keeps()) > 0):
 		q.exit()
 		return schedule.Outcome{}, nil
 	}
+	return q.serve(ctx, r)
+}
+
+// serve adds a request to the queue, which it unlocks, and returns its outcome.
+func (q *queue) serve(ctx context.Context, r *request) (schedule.Outcome, error) {
 	q.schedule.Join(&r.Request)
 	q.exitFor(ctx, r)
 	outcome, err := q.await(ctx, r)
-	return outcome, l.client.forCaller(ctx, err)
+	return outcome, q.client.forCaller(ctx, err)
 }
 
 // hurried reports whether a context ends so soon that its caller cannot make a call itself: it would notice the end too late.
@@ -212,7 +246,7 @@ func (c *Client) forCaller(ctx context.Context, err error) error {
 func (q *queue) await(ctx context.Context, r *request) (schedule.Outcome, error) {
 	var over <-chan time.Time
 	if !r.Until.IsZero() {
-		timer := time.NewTimer(r.Until.Sub(q.client.clock()))
+		timer := time.NewTimer(r.Until.Sub(q.client.Clock()))
 		defer timer.Stop()
 		over = timer.C
 	}
@@ -236,13 +270,14 @@ func (q *queue) await(ctx context.Context, r *request) (schedule.Outcome, error)
 // ErrOutcomeUnknown, too; if its permits can be given back (source), that happens in the background after the reply.
 func (q *queue) abandon(r *request, cause error) (schedule.Outcome, error) {
 	q.mu.Lock()
-	defer q.exit()
 	switch {
 	case r.Settled():
+		defer q.exit()
 		return r.Outcome, r.Outcome.Err
 	case !r.InFlight():
-	case r.source != nil:
-		go q.limiter.giveBack(r)
+	case r.source != nil || r.sources != nil:
+		defer q.exit()
+		go q.undo(r)
 		return schedule.Outcome{}, script.Unknown(cause)
 	default:
 		cause = script.Unknown(cause)
@@ -259,15 +294,15 @@ func (q *queue) giveUp(r *request) (ended bool) {
 	q.exit()
 
 	q.mu.Lock()
-	defer q.exit()
 	if r.Settled() || r.InFlight() {
+		q.exit()
 		return false
 	}
 	q.leave(r)
 	return true
 }
 
-// leave removes r without an outcome.
+// leave removes r without an outcome, and unlocks the queue. Requests of sets behind it may be served then.
 func (q *queue) leave(r *request) {
 	if carrier := q.schedule.Leave(&r.Request); carrier != nil {
 		carrier.Owner.(*batch).present.Add(-1)
@@ -276,6 +311,10 @@ func (q *queue) leave(r *request) {
 		q.ledger.Unbar()
 		q.client.waiting.Add(-1)
 	}
+	behind := q.setsBehind()
+	q.exit()
+	r.dropKeeps(time.Time{})
+	q.client.wakeSets(behind, (*schedule.Queue).Changed)
 }
 
 // stalled lets the queue send its next batch before b, which takes too long, is complete. It does nothing once the call

@@ -37,7 +37,7 @@ func (c *Client) enter(l *Limiter) *queue {
 	c.registry.mu.Lock()
 	q := c.registry.all[key]
 	if q == nil {
-		q = newQueue(l)
+		q = newQueue(0, l)
 		c.registry.all[key] = q
 		c.registry.most = max(c.registry.most, len(c.registry.all))
 	}

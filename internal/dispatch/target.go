@@ -24,7 +24,7 @@ func (t *queueTarget) Breaker() *breaker.Breaker { return &t.breaker }
 func (l *Limiter) Breaker() *breaker.Breaker {
 	q := l.client.enter(l)
 	defer q.exit()
-	return q.target.Breaker()
+	return q.targets[0].Breaker()
 }
 
 // Keys returns the names of the limiter's keys.
@@ -53,7 +53,7 @@ func (l *Limiter) FallsBack() bool { return l.settings.FallsBack }
 // CanDecide reports whether the process can decide on the limiter: it has WithFallback, its rate is known, and there is room to
 // count its grants.
 func (l *Limiter) CanDecide() bool {
-	return l.settings.FallsBack && l.client.localLimiters.CanDecide(&l.local, l.client.clock())
+	return l.settings.FallsBack && l.client.localLimiters.CanDecide(&l.local, l.client.Clock())
 }
 
 // NotPlain notes that a request of the limiter was no plain grant.
@@ -95,7 +95,7 @@ func (l *Limiter) Health() (h Health) {
 		return h
 	}
 	if h.Away, _ = l.client.exchange.Breaker(l).Ask(l); h.Away {
-		h.Decides = l.settings.FallsBack && l.client.localLimiters.Decides(&l.local, l.client.clock())
+		h.Decides = l.settings.FallsBack && l.client.localLimiters.Decides(&l.local, l.client.Clock())
 	}
 	h.Silence = l.silence()
 	return h

@@ -36,7 +36,7 @@ func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
 	if c.waiting.Load() == 0 {
 		return // a caller that waits from now on asks first
 	}
-	for _, q := range c.registry.list(chosen) {
+	for _, q := range c.queues(chosen) {
 		q.mu.Lock()
 		q.schedule.Changed()
 		q.exit()

@@ -199,23 +199,23 @@ func part(fraction float64, permits int64, interval time.Duration) (int64, time.
 
 // Decide makes the reply that acquire.lua would make. A request for more than the local limit waits for Redis: it
 // may ask again after retry, and does not block those behind it. It fails if no rate is known.
-func (d *Limiters) Decide(l *Limiter, ask protocol.Ask, now time.Time, retry time.Duration) (protocol.AcquireReply, bool) {
+func (d *Limiters) Decide(l *Limiter, ask protocol.Ask, now time.Time, retry time.Duration) (protocol.Reply, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s, known := d.budget(l, now)
 	if !known {
-		return protocol.AcquireReply{}, false
+		return protocol.Reply{}, false
 	}
 	return s.decide(ask, retry), true
 }
 
 // Peek is Decide, but takes nothing.
-func (d *Limiters) Peek(l *Limiter, ask protocol.Ask, now time.Time, retry time.Duration) (protocol.AcquireReply, bool) {
+func (d *Limiters) Peek(l *Limiter, ask protocol.Ask, now time.Time, retry time.Duration) (protocol.Reply, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s, known := d.budget(l, now)
 	if !known {
-		return protocol.AcquireReply{}, false
+		return protocol.Reply{}, false
 	}
 	before := *s.Window
 	g := s.decide(ask, retry)
@@ -223,11 +223,12 @@ func (d *Limiters) Peek(l *Limiter, ask protocol.Ask, now time.Time, retry time.
 	return g, true
 }
 
-func (s localBudget) decide(ask protocol.Ask, retry time.Duration) protocol.AcquireReply {
+func (s localBudget) decide(ask protocol.Ask, retry time.Duration) protocol.Reply {
 	now := s.now.UnixMicro()
 	free := max(s.free(), 0)
-	g := protocol.AcquireReply{
-		Now: now, At: now, Rate: s.limit, Interval: s.interval, Notes: protocol.Local, Origin: record.NoOrigin, Retry: retry,
+	g := protocol.Reply{
+		Member: protocol.Member{Now: now, At: now, Rate: s.limit, Interval: s.interval, Notes: protocol.Local, Origin: record.NoOrigin},
+		Retry:  retry,
 	}
 	g.MakeOutcomes(len(ask.Groups))
 	blocked, behind := int64(0), len(ask.Groups) // size of the request that blocks others, and the first group behind it
@@ -238,6 +239,7 @@ func (s localBudget) decide(ask protocol.Ask, retry time.Duration) protocol.Acqu
 		case ask.UpTo:
 			given = min(group.Size, free)
 			taken = 1
+		case group.Count == 0: // the process keeps no order between callers of a limiter and of a set
 		case group.Size > s.rate:
 			given, taken = -1, 0
 		case group.Size <= s.limit && blocked == 0 && (i < ask.Strict || !ask.Partial):
@@ -255,7 +257,7 @@ func (s localBudget) decide(ask protocol.Ask, retry time.Duration) protocol.Acqu
 		if i >= behind {
 			wait = max(wait, s.wait(blocked, retry))
 		}
-		g.SetWait(i, s.micros(wait))
+		g.SetWait(i, 0, s.micros(wait))
 		if given := g.Granted(i, group); i < ask.Strict && given >= 0 && given < group.Count {
 			g.Retry = min(g.Retry, wait)
 		}
@@ -267,57 +269,68 @@ func (s localBudget) decide(ask protocol.Ask, retry time.Duration) protocol.Acqu
 
 // DecideAll makes the reply that allowall.lua would make. It fails if the rate of a limiter is not known, or if there is no
 // room to count the grants of all.
-func (d *Limiters) DecideAll(
-	limiters []*Limiter, groups []protocol.JointGroup, now time.Time, retry time.Duration,
-) (protocol.AllowAllReply, bool) {
+func (d *Limiters) DecideAll(limiters []*Limiter, ask protocol.Ask, now time.Time, retry time.Duration) (protocol.Reply, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	budgets := make([]localBudget, len(limiters))
 	for i, l := range limiters {
 		known := false
 		if budgets[i], known = d.budget(l, now); !known {
-			return protocol.AllowAllReply{}, false
+			return protocol.Reply{}, false
 		}
 	}
 	for i, l := range limiters {
 		if stored := d.all[l.Key]; budgets[i].limit > 0 && (stored == nil || stored.window != budgets[i].Window) {
-			return protocol.AllowAllReply{}, false // removed to make room for another one
+			return protocol.Reply{}, false // removed to make room for another one
 		}
 	}
-	g := protocol.AllowAllReply{Members: make([]protocol.MemberReply, len(limiters))}
-	g.MakeOutcomes(len(groups))
-	granted := make([]int64, len(groups))
-	for i, group := range groups {
-		n := group.Count
-		for j, s := range budgets {
-			if group.Sizes[j] > s.rate && n >= 0 {
-				n = int64(-1 - j)
-			} else if n >= 0 {
-				n = min(n, max(s.free(), 0)/group.Sizes[j])
-			}
+	g := protocol.Reply{Others: make([]protocol.Member, len(limiters)-1), Retry: retry}
+	g.MakeOutcomes(len(ask.Groups))
+	blocked := false
+	for i, group := range ask.Groups {
+		n, waits := together(budgets, group)
+		if blocked || ask.Partial && i >= ask.Strict {
+			n = min(n, 0)
 		}
 		for j, s := range budgets {
-			s.Take(max(n, 0) * group.Sizes[j])
+			s.Take(max(n, 0) * group.Of(j))
 		}
-		granted[i] = n
+		blocked = blocked || i < ask.Strict && !waits && n >= 0 && n < group.Count
+		g.SetGranted(i, n)
 	}
-	for i, group := range groups {
-		waits := make([]int64, len(limiters))
+	for i, group := range ask.Groups {
 		for j, s := range budgets {
-			if size := group.Sizes[j]; size > s.free() {
-				waits[j] = s.micros(s.wait(size, retry))
+			if size := group.Of(j); size > s.free() {
+				g.SetWait(i, j, s.micros(s.wait(size, retry)))
 			}
 		}
-		g.SetOutcome(i, granted[i], waits...)
+		if n := g.Granted(i, group); i < ask.Strict && n >= 0 && n < group.Count {
+			g.Retry = min(g.Retry, g.Wait(i))
+		}
 	}
 	for i, s := range budgets {
-		m := protocol.MemberReply{
-			Rate: s.limit, Interval: s.interval, Free: max(s.free(), 0), Notes: protocol.Local, At: now.UnixMicro(),
-		}
+		m := g.Of(i)
+		m.Now, m.At, m.Rate, m.Interval, m.Free = now.UnixMicro(), now.UnixMicro(), s.limit, s.interval, max(s.free(), 0)
+		m.Notes, m.Origin = protocol.Local, record.NoOrigin
 		m.NextAfter, m.ResetAfter = s.times()
-		g.Members[i] = m
 	}
 	return g, true
+}
+
+// together returns how many requests of a group all budgets can grant; below 0: as protocol.Reply.Granted has it. waits: the group wants
+// more than a local limit, and so waits for Redis.
+func together(budgets []localBudget, group protocol.Group) (n int64, waits bool) {
+	n = group.Count
+	for j, s := range budgets {
+		switch size := group.Of(j); {
+		case n > 0 && size > s.rate:
+			return int64(-1 - j), false
+		case n > 0:
+			n = min(n, max(s.free(), 0)/size)
+			waits = waits || size > s.limit
+		}
+	}
+	return n, waits
 }
 
 // Decides reports whether the process can decide on l while its node is away.

@@ -66,13 +66,13 @@ func TestAllowAllCountsItsGrants(t *testing.T) {
 		}
 		busy, a, b := limiter("busy", time.Second), limiter("a", time.Minute), limiter("b", time.Second)
 		decide(busy)
-		group, granted := protocol.JointGroup{Sizes: []int64{1, 1}, Count: 1}, int64(0)
-		g, known := d.DecideAll([]*Limiter{a, b}, []protocol.JointGroup{group}, now, time.Second)
+		group, granted := protocol.Group{Size: 1, Rest: []int64{1}, Count: 1}, int64(0)
+		g, known := d.DecideAll([]*Limiter{a, b}, protocol.Ask{Groups: []protocol.Group{group}}, now, time.Second)
 		if known != decides {
 			t.Errorf("with room for %d limiters: %v", most, known)
 		}
 		if known {
-			granted, _ = g.Granted(0, group)
+			granted = g.Granted(0, group)
 		}
 		now = now.Add(2 * time.Second)
 		if granted += decide(a); granted != 1 {

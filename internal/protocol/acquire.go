@@ -21,14 +21,26 @@ var (
 	PeekRateScript = script.Load(lua.Files, "shared/peek", "shared/peekrate", "acquire")
 )
 
-// A Group is Count requests for Size permits each.
-type Group struct{ Size, Count int64 }
+// A Group is Count requests for Size permits each. If a call asks several limiters, Size is of the first one, and Rest of the
+// others. A group without requests keeps the permits free: callers in front, whom another call asks for, wait for them.
+type Group struct {
+	Size, Count int64
+	Rest        []int64
+}
+
+// Of returns the size for a limiter, numbered from 0.
+func (g *Group) Of(limiter int) int64 {
+	if limiter == 0 {
+		return g.Size
+	}
+	return g.Rest[limiter-1]
+}
 
 // An Ask is what one call of acquire.lua is asked to do for groups of requests. Without groups it counts expired permits
 // back and returns what is free.
 type Ask struct {
 	Groups  []Group
-	Strict  int   // number of groups that stand in a queue; they come first: if one is refused, none behind it is granted
+	Strict  int   // number of groups that stand in a queue; they come first: if one is refused, none behind it is granted, or keeps permits free
 	UpTo    bool  // grant a part of the only group's size rather than nothing
 	Detail  bool  // return when permits will be free, if a request is refused
 	Next    bool  // return when the next permit returns, if all is granted
@@ -194,7 +206,12 @@ func (r *AcquireRequest) date(e *Encoder, ask Ask, now int64) {
 func (r *AcquireRequest) draw(e *Encoder, ask Ask) {
 	sum := int64(0)
 	r.Records = 1
+	keeps := false
 	for _, g := range ask.Groups {
+		if g.Count == 0 {
+			keeps = true
+			continue
+		}
 		if e.RecordPerRequest {
 			r.Records += g.Count
 		}
@@ -205,7 +222,7 @@ func (r *AcquireRequest) draw(e *Encoder, ask Ask) {
 		}
 	}
 	r.Records += idsOf(min(sum, math.MaxInt64-ask.Lease)+ask.Lease) - 1
-	if r.permits = any(sum); sum > math.MaxUint32 || e.RecordPerRequest || ask.UpTo || ask.Partial || ask.Lease > 0 {
+	if r.permits = any(sum); sum > math.MaxUint32 || e.RecordPerRequest || ask.UpTo || ask.Partial || keeps || ask.Lease > 0 {
 		r.permits, sum = "", 0
 	}
 	var memory [64]byte
@@ -248,8 +265,18 @@ func (r *AcquireRequest) setGroups(ask Ask) {
 	}
 }
 
-// An AcquireReply is the decoded reply of acquire.lua, or a local reply in the same form.
-type AcquireReply struct {
+// A Reply is the decoded reply of acquire.lua or allowall.lua, or a local reply in the same form.
+type Reply struct {
+	Member                 // the first limiter
+	Others   []Member      // that were asked together with it
+	ID       int64         // last three bytes of the first id of the call; 0 with others
+	Ahead    int64         // permits that were taken for a lease, dated At
+	Retry    time.Duration // wait before the next request; only in a local reply
+	outcomes []int64       // for each group the result of Granted, and for each limiter a wait in µs; nil: all granted
+}
+
+// A Member is what a reply says of one limiter.
+type Member struct {
 	Now        int64 // time of the call, µs since the epoch
 	At         int64 // score of what is granted, µs: now, or a little later (config.lua)
 	Rate       int64
@@ -259,57 +286,86 @@ type AcquireReply struct {
 	Origin     int64         // first bytes of a live record's id, if something was refused; record.NoOrigin: not known, or no record
 	NextAfter  time.Duration // until the next permit returns; if that is not known, ResetAfter
 	ResetAfter time.Duration // until all permits are free
-	ID         int64         // last three bytes of the first id of the call
-	Ahead      int64         // permits that were taken for a lease, dated At
-	Retry      time.Duration // wait before the next request; only in a local reply
-	Together   time.Duration // the Wait of the first refused waiting caller, and until permits that return shortly afterwards are free, too
-	outcomes   []int64       // for each group the result of Granted, and a wait in µs; nil: all granted
+	Together   time.Duration // the wait of the first refused waiting caller, and until permits that return shortly afterwards are free, too
+}
+
+// Limiters returns how many limiters were asked.
+func (r *Reply) Limiters() int { return 1 + len(r.Others) }
+
+// Of returns what the reply says of a limiter, numbered from 0.
+func (r *Reply) Of(limiter int) *Member {
+	if limiter == 0 {
+		return &r.Member
+	}
+	return &r.Others[limiter-1]
 }
 
 // Local reports whether this process made the reply, and not Redis.
-func (r AcquireReply) Local() bool { return r.Notes.Has(Local) }
+func (r *Reply) Local() bool { return r.Notes.Has(Local) }
 
-// Granted returns how many requests of a group got their permits; -1: the size exceeds the rate. With UpTo it is the
-// number of permits.
-func (r AcquireReply) Granted(i int, of Group) int64 {
+// figures is how many figures of outcomes a group has.
+func (r *Reply) figures() int { return 2 + len(r.Others) }
+
+// Granted returns how many requests of a group got their permits; below 0: the size exceeds the rate, of limiter 0 (-1), 1 (-2)
+// and so on. With UpTo it is the number of permits.
+func (r *Reply) Granted(i int, of Group) int64 {
 	if r.outcomes == nil {
 		return of.Count
 	}
-	return r.outcomes[2*i]
+	return r.outcomes[i*r.figures()]
+}
+
+// unknownWait is the wait in a reply if it is not known.
+const unknownWait = -1
+
+// WaitFor returns how long the first refused request of a group has to wait for the permits of a limiter; 0 if the limiter has them.
+func (r *Reply) WaitFor(i, limiter int) time.Duration {
+	return Micros(max(0, r.outcomes[i*r.figures()+1+limiter]))
 }
 
 // Wait returns how long the first refused request of a group has to wait.
-func (r AcquireReply) Wait(i int) time.Duration { return Micros(r.outcomes[2*i+1]) }
+func (r *Reply) Wait(i int) (longest time.Duration) {
+	for limiter := range r.Limiters() {
+		longest = max(longest, r.WaitFor(i, limiter))
+	}
+	return longest
+}
+
+// Undecided reports whether the refused requests of a group must be made again at once: expired records remain, or their waits are
+// not known.
+func (r *Reply) Undecided(i int) bool {
+	return r.Others == nil && r.Notes.Has(More) || slices.Contains(r.outcomes[i*r.figures()+1:][:r.Limiters()], unknownWait)
+}
 
 // MakeOutcomes makes room for the outcomes of n groups, for a local reply.
-func (r *AcquireReply) MakeOutcomes(n int) { r.outcomes = make([]int64, 2*n) }
+func (r *Reply) MakeOutcomes(n int) { r.outcomes = make([]int64, n*r.figures()) }
 
 // SetGranted sets how many requests of a group are granted, in a local reply.
-func (r *AcquireReply) SetGranted(i int, granted int64) { r.outcomes[2*i] = granted }
+func (r *Reply) SetGranted(i int, granted int64) { r.outcomes[i*r.figures()] = granted }
 
-// SetWait sets the wait of a group in µs, in a local reply.
-func (r *AcquireReply) SetWait(i int, us int64) { r.outcomes[2*i+1] = us }
+// SetWait sets the wait of a group for the permits of a limiter in µs, in a local reply.
+func (r *Reply) SetWait(i, limiter int, us int64) { r.outcomes[i*r.figures()+1+limiter] = us }
 
 // Shared returns what the fair share needs of a reply that refused a caller.
-func (r AcquireReply) Shared() fairshare.Reply {
+func (m *Member) Shared() fairshare.Reply {
 	return fairshare.Reply{
-		Now: r.Now, Rate: r.Rate, Free: r.Free, Interval: r.Interval, Origin: r.Origin, Foreign: r.Notes.Has(ForeignWriter),
+		Now: m.Now, Rate: m.Rate, Free: m.Free, Interval: m.Interval, Origin: m.Origin, Foreign: m.Notes.Has(ForeignWriter),
 	}
 }
 
 // Reply decodes the reply to the last attempt of r.
-func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (AcquireReply, error) {
+func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (Reply, error) {
 	if err := statusOf(a, reply[0]); err != nil {
-		return AcquireReply{}, err
+		return Reply{}, err
 	}
 	const header = 6 // figures, of which the last one is the number of those that follow
 	return r.decode(e, reply, reply[header:][:reply[header-1]]), nil
 }
 
 // decode decodes the header of a reply, and what follows it: nothing if all is granted and there is nothing else to tell.
-func (r *AcquireRequest) decode(e *Encoder, header, rest []int64) AcquireReply {
+func (r *AcquireRequest) decode(e *Encoder, header, rest []int64) Reply {
 	next, interval := header[4], header[2]
-	g := AcquireReply{Now: r.now, Rate: header[1], Interval: Millis(interval), Free: header[3], Origin: record.NoOrigin, ID: r.id}
+	g := Reply{Member: Member{Now: r.now, Rate: header[1], Interval: Millis(interval), Free: header[3], Origin: record.NoOrigin}, ID: r.id}
 	const fixed = 6 // figures of the rest, before two a group
 	if len(rest) > 0 {
 		g.Notes, g.Now, g.Origin, g.Ahead, g.Together = Notes(rest[0]), rest[1], rest[3], rest[4], Micros(rest[5])

@@ -1,6 +1,9 @@
 package protocol
 
 import (
+	"slices"
+
+	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/lua"
 )
@@ -32,7 +35,7 @@ func (o *Options) Plain(ask Ask, free int64) bool {
 		return false
 	}
 	for _, g := range ask.Groups {
-		if g.Size > free/g.Count {
+		if g.Count == 0 || g.Size > free/g.Count {
 			return false
 		}
 		free -= g.Size * g.Count
@@ -45,8 +48,11 @@ const Unseen = -1
 
 // Plain reports whether r may share a command. A limiter that this process has not seen mostly has enough free permits.
 func (r *AllowAll) Plain() bool {
-	for i := range r.Members {
-		m := &r.Members[i]
+	if r.Ask.Partial || slices.ContainsFunc(r.Ask.Groups, func(g Group) bool { return g.Count == 0 }) {
+		return false
+	}
+	for i := range r.Parts {
+		m := &r.Parts[i]
 		if m.Rebuild || !m.plain() || m.Free != Unseen && r.wanted(i) > m.Free {
 			return false
 		}
@@ -63,9 +69,9 @@ func (r *AcquireRequest) ArgsOfMany(args []any, e *Encoder, ask Ask, now int64) 
 // ArgsOfMany is the same for several limiters.
 func (r *AllowAll) ArgsOfMany(args []any, now int64) []any {
 	r.date(now)
-	for i := range r.Members {
-		m := &r.Members[i]
-		args = append(args, r.wanted(i), m.member.arg, m.own, m.flagsOfMany(m.Check, true, i < len(r.Members)-1))
+	for i := range r.Parts {
+		m := &r.Parts[i]
+		args = append(args, r.wanted(i), m.member.arg, m.own, m.flagsOfMany(m.Check, true, i < len(r.Parts)-1))
 	}
 	return args
 }
@@ -80,27 +86,28 @@ const figuresOfMany = 5
 
 // ReplyOfMany decodes the part of a reply that belongs to r, whose limiter has a place in the command. The error is
 // ErrNotPlain if the request must be made by acquire.lua.
-func (r *AcquireRequest) ReplyOfMany(e *Encoder, a *script.Attempts, reply []int64, place int) (AcquireReply, error) {
+func (r *AcquireRequest) ReplyOfMany(e *Encoder, a *script.Attempts, reply []int64, place int) (Reply, error) {
 	part := reply[place*figuresOfMany:]
 	if err := statusOf(a, part[0]); err != nil {
-		return AcquireReply{}, err
+		return Reply{}, err
 	}
 	return r.decode(e, part, nil), nil
 }
 
 // ReplyOfMany is the same for several limiters, of which the first one has a place in the command.
-func (r *AllowAll) ReplyOfMany(a *script.Attempts, reply []int64, place int) (AllowAllReply, error) {
+func (r *AllowAll) ReplyOfMany(a *script.Attempts, reply []int64, place int) (Reply, error) {
 	reply = reply[place*figuresOfMany:]
 	if err := statusOf(a, reply[0]); err != nil {
-		return AllowAllReply{}, err
+		return Reply{}, err
 	}
-	g := AllowAllReply{Members: make([]MemberReply, len(r.Members))}
-	for i := range g.Members {
+	g := Reply{Others: make([]Member, len(r.Parts)-1)}
+	for i := range r.Parts {
 		f := reply[i*figuresOfMany:]
-		at := r.Members[i].Dated(r.dated, f[2], false)
+		at := r.Parts[i].Dated(r.dated, f[2], false)
 		reset := Micros(at - r.dated + f[2]*1000)
-		g.Members[i] = MemberReply{
-			Rate: f[1], Interval: Millis(f[2]), Free: f[3], NextAfter: nextAfter(f[4], reset), ResetAfter: reset, At: at,
+		*g.Of(i) = Member{
+			Now: r.dated, Rate: f[1], Interval: Millis(f[2]), Free: f[3], NextAfter: nextAfter(f[4], reset), ResetAfter: reset, At: at,
+			Origin: record.NoOrigin,
 		}
 	}
 	return g, nil

@@ -65,13 +65,13 @@ func FuzzAcquireMany(f *testing.F) {
 		args = append(args, NowOfMany(now))
 		for i := range requests {
 			requests[i].Next(RecentIDs{})
-			args = requests[i].ArgsOfMany(args, &encoders[i], Ask{Groups: []Group{{size, 1}}, Check: bits&8 > 0}, now)
+			args = requests[i].ArgsOfMany(args, &encoders[i], Ask{Groups: []Group{{Size: size, Count: 1}}, Check: bits&8 > 0}, now)
 		}
+		ask := Ask{Groups: []Group{{Size: size, Count: 1, Rest: []int64{1}}}}
 		var joint AllowAll
-		joint.Next(limiters - singles)
-		joint.Groups = append(joint.Groups, JointGroup{[]int64{size, 1}, 1})
-		for i := range joint.Members {
-			joint.Members[i].Encoder, joint.Members[i].Check = &encoders[singles+i], bits&8 > 0
+		joint.Next(limiters-singles, &ask)
+		for i := range joint.Parts {
+			joint.Parts[i].Encoder, joint.Parts[i].Check = &encoders[singles+i], bits&8 > 0
 		}
 		args = joint.ArgsOfMany(args, now)
 		all := append(append([]any{"eval", AcquireManyScript.Text, len(keys)}, keys...), args...)
@@ -85,7 +85,7 @@ func FuzzAcquireMany(f *testing.F) {
 			}
 			return nil
 		}
-		check := func(i int, m *argBuffer, n int64, refused error, g MemberReply, err error) {
+		check := func(i int, m *argBuffer, n int64, refused error, g Member, err error) {
 			t.Helper()
 			name, own := strconv.Itoa(i), encoders[i].Own
 			records := client.ZRangeWithScores(ctx, name+":permits", 0, -1).Val()
@@ -97,7 +97,7 @@ func FuzzAcquireMany(f *testing.F) {
 			}
 			free, at := own.Permits-n, encoders[i].Dated(now, own.Interval, false)
 			reset := Micros(at - now + own.Interval*1000)
-			want := MemberReply{Rate: own.Permits, Interval: Millis(own.Interval), Free: free, NextAfter: reset, ResetAfter: reset, At: at}
+			want := Member{Now: now, Origin: record.NoOrigin, Rate: own.Permits, Interval: Millis(own.Interval), Free: free, NextAfter: reset, ResetAfter: reset, At: at}
 			if err != nil || g != want {
 				t.Errorf("limiter %d: %+v, %v, want %+v", i, g, err, want)
 			}
@@ -113,18 +113,14 @@ func FuzzAcquireMany(f *testing.F) {
 		}
 		for i := range requests {
 			g, err := requests[i].ReplyOfMany(&encoders[i], new(script.Attempts), cmd.Val(), i)
-			reply := MemberReply{Rate: g.Rate, Interval: g.Interval, Free: g.Free, NextAfter: g.NextAfter, ResetAfter: g.ResetAfter, At: g.At}
-			check(i, &requests[i].member, size, refusal(size > encoders[i].Own.Permits), reply, err)
-			if err == nil && g.Now != now {
-				t.Errorf("limiter %d: the reply is of %d, want %d", i, g.Now, now)
-			}
+			check(i, &requests[i].member, size, refusal(size > encoders[i].Own.Permits), g.Member, err)
 		}
 		g, err := joint.ReplyOfMany(new(script.Attempts), cmd.Val(), singles)
 		if err != nil {
-			g.Members = make([]MemberReply, limiters-singles)
+			g.Others = make([]Member, limiters-singles-1)
 		}
 		for i, n := range []int64{size, 1} {
-			check(singles+i, &joint.Members[i].member, n, refusal(size > encoders[singles].Own.Permits), g.Members[i], err)
+			check(singles+i, &joint.Parts[i].member, n, refusal(size > encoders[singles].Own.Permits), *g.Of(i), err)
 		}
 	})
 }
@@ -141,11 +137,11 @@ func TestSharedCommandWithATakenID(t *testing.T) {
 		e.Init(Options{Own: Rate{Permits: 10, Interval: 60_000}, Format: record.Redisson317}, record.NewIdentity("client"), nil)
 		var single AcquireRequest
 		single.Next(RecentIDs{})
+		ask := Ask{Groups: []Group{{Size: 1, Count: 1, Rest: []int64{2}}}}
 		var joint AllowAll
-		joint.Next(2)
-		joint.Members[0].Encoder, joint.Members[1].Encoder = &e, &e
-		joint.Groups = append(joint.Groups, JointGroup{[]int64{1, 2}, 1})
-		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e, Ask{Groups: []Group{{3, 1}}}, now)
+		joint.Next(2, &ask)
+		joint.Parts[0].Encoder, joint.Parts[1].Encoder = &e, &e
+		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e, Ask{Groups: []Group{{Size: 3, Count: 1}}}, now)
 		args = joint.ArgsOfMany(args, now)
 		var keys []any
 		for i := range 3 {
@@ -153,7 +149,7 @@ func TestSharedCommandWithATakenID(t *testing.T) {
 			keys = KeysOfMany(keys, []any{name, name + ":value", nil, name + ":permits", nil})
 			client.HSet(ctx, name, "rate", 10, "interval", 60_000, "type", 0)
 			if i == taken {
-				member := string([][]byte{single.member.bytes, joint.Members[0].member.bytes, joint.Members[1].member.bytes}[i])
+				member := string([][]byte{single.member.bytes, joint.Parts[0].member.bytes, joint.Parts[1].member.bytes}[i])
 				client.ZAdd(ctx, name+":permits", redis.Z{Score: now/1000 - 1, Member: member})
 				client.Set(ctx, name+":value", 10-[]int{3, 1, 2}[i], 0)
 			}
@@ -189,11 +185,11 @@ func TestSharedCommandTellsTheNextPermit(t *testing.T) {
 		e.Init(Options{Own: Rate{Permits: 10, Interval: minute.Milliseconds()}, Format: record.Redisson317}, record.NewIdentity("client"), nil)
 		var single AcquireRequest
 		single.Next(RecentIDs{})
+		ask := Ask{Groups: []Group{{Size: 1, Count: 1}}}
 		var joint AllowAll
-		joint.Next(1)
-		joint.Members[0].Encoder = &e
-		joint.Groups = append(joint.Groups, JointGroup{[]int64{1}, 1})
-		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e, Ask{Groups: []Group{{1, 1}}, Next: next}, now)
+		joint.Next(1, &ask)
+		joint.Parts[0].Encoder = &e
+		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e, Ask{Groups: []Group{{Size: 1, Count: 1}}, Next: next}, now)
 		args = joint.ArgsOfMany(args, now)
 		var keys []any
 		for _, name := range []string{"0", "1"} {
@@ -210,7 +206,7 @@ func TestSharedCommandTellsTheNextPermit(t *testing.T) {
 		if g, err := single.ReplyOfMany(&e, new(script.Attempts), cmd.Val(), 0); err != nil || g.Free != 2 || g.NextAfter != want {
 			t.Errorf("asked for: %v: %+v, %v, want %v", next, g, err, want)
 		}
-		if g, err := joint.ReplyOfMany(new(script.Attempts), cmd.Val(), 1); err != nil || g.Members[0].NextAfter != minute-20*time.Second {
+		if g, err := joint.ReplyOfMany(new(script.Attempts), cmd.Val(), 1); err != nil || g.NextAfter != minute-20*time.Second {
 			t.Errorf("AllowAll: %+v, %v", g, err) // it always asks
 		}
 	}
@@ -218,7 +214,7 @@ func TestSharedCommandTellsTheNextPermit(t *testing.T) {
 
 // TestPlain: what may share a command.
 func TestPlain(t *testing.T) {
-	one := Ask{Groups: []Group{{2, 3}}}
+	one := Ask{Groups: []Group{{Size: 2, Count: 3}}}
 	for _, test := range []struct {
 		what string
 		o    Options
@@ -229,9 +225,10 @@ func TestPlain(t *testing.T) {
 		{"enough", Options{}, one, 6, true},
 		{"too little", Options{}, one, 5, false},
 		{"unknown", Options{}, one, -1, false},
-		{"two groups", Options{}, Ask{Groups: []Group{{2, 3}, {math.MaxInt64, 1}}}, 6, false},
+		{"two groups", Options{}, Ask{Groups: []Group{{Size: 2, Count: 3}, {Size: math.MaxInt64, Count: 1}}}, 6, false},
 		{"a check, with details", Options{Own: Rate{Permits: 1, Interval: 1}}, Ask{Groups: one.Groups, Check: true, Detail: true, Strict: 1}, 6, true},
 		{"nothing asked", Options{}, Ask{}, 6, false},
+		{"a group that keeps permits free", Options{}, Ask{Groups: []Group{{Size: 1}, {Size: 1, Count: 1}}}, 6, false},
 		{"up to", Options{}, Ask{Groups: one.Groups, UpTo: true}, 6, false},
 		{"a part of the queue", Options{}, Ask{Groups: one.Groups, Partial: true}, 6, false},
 		{"a rebuild", Options{}, Ask{Groups: one.Groups, Rebuild: true}, 6, false},

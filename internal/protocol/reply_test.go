@@ -26,85 +26,85 @@ func sent(o Options, now int64, groups ...Group) (*AcquireRequest, *Encoder) {
 func TestAcquireReplies(t *testing.T) {
 	const now, later = 1_700_000_000_000_300, 1_700_000_000_002_300
 	const ms = time.Millisecond
-	one := Group{2, 3}
+	one := Group{Size: 2, Count: 3}
 	for name, of := range map[string]struct {
 		options Options
 		reply   []int64
-		want    AcquireReply // without ID
+		want    Reply // without ID
 		granted []int64
 		served  int64
 	}{
 		"all granted": {
 			reply: []int64{0, 10, 1000, 4, 0, 0},
-			want: AcquireReply{
+			want: Reply{Member: Member{
 				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
 				NextAfter: time.Second + 700*time.Microsecond, ResetAfter: time.Second + 700*time.Microsecond,
-			},
+			}},
 			granted: []int64{3, 7},
 		},
 		"all granted, with the next permit": {
 			reply: []int64{0, 10, 1000, 4, 2500, 0},
-			want: AcquireReply{
+			want: Reply{Member: Member{
 				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
 				NextAfter: 2500 * time.Microsecond, ResetAfter: time.Second + 700*time.Microsecond,
-			},
+			}},
 			granted: []int64{3, 7},
 		},
 		"all granted, with fractions": {
 			reply: []int64{0, 10, 100, 4, 100_001, 0}, // not after the permits granted now
-			want: AcquireReply{
+			want: Reply{Member: Member{
 				Now: now, At: now, Rate: 10, Interval: 100 * ms, Free: 4, Origin: record.NoOrigin, NextAfter: 100 * ms, ResetAfter: 100 * ms,
-			},
+			}},
 			granted: []int64{3, 7},
 		},
 		"all granted, by the server's clock": {
 			options: Options{ServerTime: true},
 			reply:   []int64{0, 10, 1000, 4, 0, 6, 0, later, 1_000_700, -2, 0, 0},
-			want: AcquireReply{
+			want: Reply{Member: Member{
 				Now: later, At: later + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
 				NextAfter: time.Second + 700*time.Microsecond, ResetAfter: time.Second + 700*time.Microsecond,
-			},
+			}},
 			granted: []int64{3, 7},
 			served:  later - 1e6,
 		},
 		"all granted, with notes": {
 			reply: []int64{0, 10, 1000, 0, 1, 6, int64(More | 1), now, 5000, 77, 0, 0},
-			want: AcquireReply{
+			want: Reply{Member: Member{
 				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Notes: More | 1, Origin: 77, NextAfter: time.Microsecond, ResetAfter: 5 * ms,
-			},
+			}},
 		},
 		"a lease": {
 			options: Options{Lease: 40 * ms},
 			reply:   []int64{0, 10, 1000, 1, 0, 6, 0, now, 1_009_700, -2, 3, 0},
-			want: AcquireReply{
-				Now: now, At: now + 39_700, Rate: 10, Interval: time.Second, Free: 1, Origin: record.NoOrigin, Ahead: 3,
+			want: Reply{Member: Member{
+				Now: now, At: now + 39_700, Rate: 10, Interval: time.Second, Free: 1, Origin: record.NoOrigin,
 				NextAfter: 1_009_700 * time.Microsecond, ResetAfter: 1_009_700 * time.Microsecond,
-			},
+			}, Ahead: 3},
 			granted: []int64{3, 7},
 		},
 		"refused": {
 			options: Options{Granularity: 50 * ms},
 			reply:   []int64{0, 10, 1000, 1, 2500, 10, int64(RateMismatch | ForeignWriter), now, 9000, 5, 0, 0, 1, 2500, -1, 0},
-			want: AcquireReply{
+			want: Reply{Member: Member{
 				Now: now, At: now + 49_700, Rate: 10, Interval: time.Second, Free: 1, Notes: RateMismatch | ForeignWriter, Origin: 5,
-				NextAfter: 2500 * time.Microsecond, ResetAfter: 9 * ms, outcomes: []int64{1, 2500, -1, 0},
-			},
+				NextAfter: 2500 * time.Microsecond, ResetAfter: 9 * ms,
+			}, outcomes: []int64{1, 2500, -1, 0}},
 			granted: []int64{1, -1},
 		},
 		"refused, with waiting callers": {
 			reply: []int64{0, 10, 1000, 1, 2000, 10, 0, now, 9000, 5, 0, 4500, 1, 2500, 0, 0},
-			want: AcquireReply{
+			want: Reply{Member: Member{
 				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 1, Origin: 5, NextAfter: 2 * ms, ResetAfter: 9 * ms,
-				Together: 4500 * time.Microsecond, outcomes: []int64{1, 2500, 0, 0},
-			},
+				Together: 4500 * time.Microsecond,
+			}, outcomes: []int64{1, 2500, 0, 0}},
 			granted: []int64{1, 0},
 		},
 		"longest interval": {
 			reply: []int64{0, 10, 1e15 - 1, 4, 0, 6, 0, now, math.MaxInt64, -2, 0, 0},
-			want: AcquireReply{
+			want: Reply{Member: Member{
 				Now: now, At: now + 700, Rate: 10, Interval: Millis(math.MaxInt64), Free: 4, Origin: record.NoOrigin,
 				NextAfter: time.Duration(math.MaxInt64 / 1000 * 1000), ResetAfter: time.Duration(math.MaxInt64 / 1000 * 1000),
-			},
+			}},
 		},
 	} {
 		r, e := sent(of.options, now, one)
@@ -114,7 +114,7 @@ func TestAcquireReplies(t *testing.T) {
 			t.Errorf("%s: %+v, %v\nwant %+v", name, got, err, of.want)
 		}
 		for i, want := range of.granted {
-			if n := got.Granted(i, Group{1, []int64{3, 7}[i]}); n != want {
+			if n := got.Granted(i, Group{Size: 1, Count: []int64{3, 7}[i]}); n != want {
 				t.Errorf("%s: %d of group %d granted, want %d", name, n, i, want)
 			}
 		}
@@ -135,7 +135,7 @@ func TestAcquireReplies(t *testing.T) {
 // A status other than 0 is the same error in the reply of every script that has one.
 func TestStatuses(t *testing.T) {
 	r, e := sent(Options{}, 1)
-	all := AllowAll{Members: []Member{{Encoder: e}, {Encoder: e}}}
+	all := AllowAll{Parts: []Part{{Encoder: e}, {Encoder: e}}}
 	texts := map[string]bool{}
 	for status := int64(-1); status <= 12; status++ {
 		want := statusError(status)
@@ -205,18 +205,19 @@ func TestOtherRateHadNoEffect(t *testing.T) {
 
 func TestAllowAllReplies(t *testing.T) {
 	_, e := sent(Options{}, 1)
-	r := AllowAll{Members: []Member{{Encoder: e}, {Encoder: e}}}
-	groups := []JointGroup{{[]int64{1, 2}, 5}, {[]int64{3, 4}, 6}, {[]int64{5, 6}, 7}}
-	figures := []int64{11, 12, 13, 14, 15, 0, 16, 21, 22, 23, 24, 0, int64(Many), 26}
-	members := []MemberReply{
-		{Rate: 12, Interval: 13 * time.Millisecond, Free: 14, NextAfter: 15 * time.Microsecond, ResetAfter: 16 * time.Microsecond, At: 11},
-		{Rate: 22, Interval: 23 * time.Millisecond, Free: 24, Notes: Many, NextAfter: 26 * time.Microsecond, ResetAfter: 26 * time.Microsecond, At: 21},
+	r := AllowAll{Parts: []Part{{Encoder: e}, {Encoder: e}}}
+	groups := []Group{{Size: 1, Count: 5, Rest: []int64{2}}, {Size: 3, Count: 6, Rest: []int64{4}}, {Size: 5, Count: 7, Rest: []int64{6}}}
+	figures := []int64{11, 12, 13, 14, 15, 0, 16, 17, 18, 21, 22, 23, 24, 0, int64(Many), 26, -2, 0}
+	const us = time.Microsecond
+	members := []Member{
+		{Now: 11, Rate: 12, Interval: 13 * time.Millisecond, Free: 14, NextAfter: 15 * us, ResetAfter: 16 * us, At: 11, Origin: 17, Together: 18 * us},
+		{Now: 21, Rate: 22, Interval: 23 * time.Millisecond, Free: 24, Notes: Many, NextAfter: 26 * us, ResetAfter: 26 * us, At: 21, Origin: record.NoOrigin},
 	}
 	type outcome struct {
-		granted  int64
-		exceeded int
-		waits    [2]time.Duration
-		known    [2]bool
+		granted   int64
+		waits     [2]time.Duration
+		longest   time.Duration
+		undecided bool
 	}
 	for _, test := range []struct {
 		rest []int64
@@ -224,25 +225,21 @@ func TestAllowAllReplies(t *testing.T) {
 	}{
 		{nil, []outcome{{granted: 5}, {granted: 6}, {granted: 7}}},
 		{[]int64{4, 0, 31, -2, -1, -1, 0, -1, 32}, []outcome{
-			{granted: 4, waits: [2]time.Duration{0, 31 * time.Microsecond}, known: [2]bool{true, true}},
-			{granted: -2, exceeded: 1},
-			{granted: 0, waits: [2]time.Duration{0, 32 * time.Microsecond}, known: [2]bool{false, true}},
+			{granted: 4, waits: [2]time.Duration{0, 31 * us}, longest: 31 * us},
+			{granted: -2, undecided: true},
+			{granted: 0, waits: [2]time.Duration{0, 32 * us}, longest: 32 * us, undecided: true},
 		}},
 	} {
 		listed := int64(len(test.rest) / 3)
 		got, failed, err := r.Reply(&script.Attempts{}, slices.Concat([]int64{0, listed}, figures, test.rest))
-		if err != nil || failed >= 0 || !slices.Equal(got.Members, members) || got.Local() {
+		if err != nil || failed >= 0 || got.Limiters() != 2 || *got.Of(0) != members[0] || *got.Of(1) != members[1] || got.Local() {
 			t.Errorf("%+v, %d, %v\nwant %+v", got, failed, err, members)
 		}
 		for i, want := range test.want {
-			o := outcome{}
-			if o.granted, o.exceeded = got.Granted(i, groups[i]); o.granted >= 0 {
-				o.exceeded = 0
-				for j := range o.waits {
-					if test.rest != nil {
-						o.waits[j], o.known[j] = got.Wait(i, j)
-					}
-				}
+			o := outcome{granted: got.Granted(i, groups[i])}
+			if test.rest != nil {
+				o.waits = [2]time.Duration{got.WaitFor(i, 0), got.WaitFor(i, 1)}
+				o.longest, o.undecided = got.Wait(i), got.Undecided(i)
 			}
 			if o != want {
 				t.Errorf("group %d: %+v, want %+v", i, o, want)
@@ -401,15 +398,15 @@ func TestTimesThatAreTooLong(t *testing.T) {
 func TestAllowAllSearchesFromTheServersTime(t *testing.T) {
 	_, e := sent(Options{ServerTime: true}, 1)
 	e.served.Store(0)
-	r := AllowAll{Members: []Member{{Encoder: e}}}
+	r, ask := AllowAll{Parts: []Part{{Encoder: e}}}, Ask{Groups: []Group{{Size: 1, Count: 1}}}
 	for _, replied := range []int64{0, 1_700_000_000_000_000, 1_700_000_060_000_000} {
 		if replied > 0 {
-			if _, _, err := r.Reply(&script.Attempts{}, []int64{0, 0, replied, 10, 1000, 5, 0, 0, 1000}); err != nil {
+			if _, _, err := r.Reply(&script.Attempts{}, []int64{0, 0, replied, 10, 1000, 5, 0, 0, 1000, -2, 0}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		r.Next(1)
-		r.Members[0].Encoder, r.Groups = e, append(r.Groups, JointGroup{[]int64{1}, 1})
+		r.Next(1, &ask)
+		r.Parts[0].Encoder = e
 		r.Args(nil, false)
 		args, want := r.Args(nil, true), millisText(max(replied-serverSlack, 0))
 		if since := args[len(args)-3]; since != want {

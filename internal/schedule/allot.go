@@ -24,7 +24,8 @@ const (
 type allotment struct {
 	request *Request
 	verdict verdict
-	free    int64         // permits that are free after a grant
+	group   int           // of the batch
+	free    sizes         // permits that are free after a grant
 	wait    time.Duration // of a refused request
 }
 
@@ -36,38 +37,39 @@ type allotment struct {
 // Permits granted to callers that have left go to the requests behind them, in order, where they fit; they never pass a waiting
 // request that wants more. The reply settles each request that does not wait, unless expired records remain (protocol.More),
 // or all waiting requests of the batch were granted and the next batch is sent for the rest of the queue in any case.
-func allot(all []allotment, b *Batch, g *protocol.AcquireReply, now, since time.Time, line *turns) (verdicts []allotment, spare int64) {
-	free := g.Free
+func allot(all []allotment, b *Batch, g *protocol.Reply, now, since time.Time, line *turns) (verdicts []allotment, spare sizes) {
+	free := freeOf(g)
+	spare.rest = make([]int64, len(free.rest))
 	for i := len(b.members) - 1; i >= 0; i-- { // backwards, so that the permits left after each request are known
 		for at := int(g.Granted(i, b.Ask.Groups[i])) - 1; at >= 0; at-- {
 			r := b.members[i][at]
-			one := allotment{request: r, free: free}
+			one := allotment{request: r, group: i, free: free.clone()}
 			if r.state == Abandoned {
 				one.verdict = left
-				spare += r.N
+				spare.add(r, 1)
 			}
 			all = append(all, one)
-			free += r.N
+			free.add(r, 1)
 		}
 	}
-	rest := remainder{batch: b, reply: g, now: now, spare: spare, free: g.Free}
+	rest, remains := remainder{batch: b, reply: g, now: now, spare: spare, free: freeOf(g), rates: ratesOf(g)}, freeOf(g)
 	for i, members := range b.members {
 		n := g.Granted(i, b.Ask.Groups[i])
-		rest.group(i)
+		rest.group(i, b.Ask.Groups[i])
 		for _, r := range members[max(n, 0):] {
-			one := allotment{request: r, verdict: exceeded, free: g.Free}
+			one := allotment{request: r, verdict: exceeded, group: i, free: remains}
 			if r.state == Abandoned {
 				one.verdict = left
 			} else if n >= 0 {
 				due := since.Add(g.Wait(i))
 				if line == nil || r.Kind != Wait {
-					one.verdict = rest.verdict(r, due)
+					one.verdict = rest.verdict(i, r, due)
 				} else {
-					one.verdict, due = rest.inTurn(r, due, line)
+					one.verdict, due = rest.inTurn(i, r, due, line)
 				}
 				one.wait = due.Sub(since)
 			}
-			rest.ahead = rest.ahead || r.Kind == Wait && (one.verdict == waits || one.verdict == again) && r.N <= g.Rate
+			rest.ahead = rest.ahead || r.Kind == Wait && (one.verdict == waits || one.verdict == again) && rest.rates.fit(r)
 			all = append(all, one)
 		}
 	}
@@ -77,23 +79,27 @@ func allot(all []allotment, b *Batch, g *protocol.AcquireReply, now, since time.
 // A remainder is what is left for the requests that a reply does not grant.
 type remainder struct {
 	batch *Batch
-	reply *protocol.AcquireReply
+	reply *protocol.Reply
 	now   time.Time
-	spare int64 // permits granted to callers that have left
-	free  int64 // permits that requests may ask for again
-	ahead bool  // a waiting request in front is not granted
+	spare sizes // permits granted to callers that have left
+	free  sizes // permits that requests may ask for again
+	rates sizes
+	ahead bool // a waiting request in front is not granted
 }
 
-// group notes that the requests of a group follow.
-func (rest *remainder) group(i int) {
+// group notes that the requests of a group follow, or that it keeps permits free of those behind it.
+func (rest *remainder) group(i int, g protocol.Group) {
+	if g.Count == 0 {
+		rest.free.add(&Request{N: g.Size, Rest: g.Rest}, -1)
+	}
 	rest.ahead = rest.ahead || rest.batch.Ask.Partial && i >= rest.batch.Ask.Strict
 }
 
 // inTurn is verdict for a request that waits in a line. It also returns when its permits are free. A request that would wait in vain
 // is refused, and its permits are free at its turn.
-func (rest *remainder) inTurn(r *Request, due time.Time, line *turns) (verdict, time.Time) {
-	free, own := rest.free, line.next(r.N, due)
-	v := rest.verdict(r, due)
+func (rest *remainder) inTurn(group int, r *Request, due time.Time, line *turns) (verdict, time.Time) {
+	free, own := rest.free.clone(), line.next(r.N, due)
+	v := rest.verdict(group, r, due)
 	if v == waits && !r.End.IsZero() && !own.at.Before(r.End) {
 		v, due, rest.free = refused, own.at, free
 	}
@@ -101,21 +107,21 @@ func (rest *remainder) inTurn(r *Request, due time.Time, line *turns) (verdict, 
 	return v, due
 }
 
-// verdict returns the verdict on the next request, whose permits are free at a time.
-func (rest *remainder) verdict(r *Request, due time.Time) verdict {
+// verdict returns the verdict on the next request of a group, whose permits are free at a time.
+func (rest *remainder) verdict(group int, r *Request, due time.Time) verdict {
 	g := rest.reply
 	switch {
-	case !rest.ahead && r.N <= rest.spare:
-		rest.spare -= r.N
+	case !rest.ahead && rest.spare.fit(r):
+		rest.spare.add(r, -1)
 		return granted
-	case g.Notes.Has(protocol.More) && (r.Kind != Wait || r.mayWait(rest.now)):
+	case g.Undecided(group) && (r.Kind != Wait || r.mayWait(rest.now)):
 		return again
-	case r.N <= rest.free && (r.Kind == Wait && !r.last || r.Kind != Wait && rest.batch.full && !g.Local()):
-		rest.free -= r.N // a caller in front has left, or the next batch is sent for the rest of the queue in any case
+	case rest.free.fit(r) && (r.Kind == Wait && !r.last || r.Kind != Wait && rest.batch.full && !g.Local()):
+		rest.free.add(r, -1) // a caller in front has left, or the next batch is sent for the rest of the queue in any case
 		return again
 	case r.mayWait(due):
-		if r.N <= g.Rate { // a request above the local limit waits for Redis, and does not block those behind it
-			rest.free = 0
+		if rest.rates.fit(r) { // a request above the local limit waits for Redis, and does not block those behind it
+			rest.free = sizes{rest: make([]int64, len(rest.free.rest))}
 		}
 		return waits
 	}

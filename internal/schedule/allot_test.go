@@ -11,10 +11,13 @@ import (
 
 const ms = time.Millisecond
 
+const unknown = -time.Microsecond // the wait in a reply that does not say it
+
 var start = time.UnixMilli(1_700_000_000_000)
 
-// A caller is a request of a case: how many permits it wants and, as letters, what is known of it: w it waits, l its caller has
-// left, t its timeout is over, + its timeout is over 5 ms after the start.
+// A caller is a request of a case: how many permits it wants, of two limiters with a slash between, and, as letters, what is known of
+// it: w it waits, l its caller has left, t its timeout is over, + its timeout is over 5 ms after the start, k it is no request, but
+// permits that are kept free.
 type caller string
 
 func (c caller) request() *Request {
@@ -23,9 +26,15 @@ func (c caller) request() *Request {
 	if n, _ := fmt.Sscanf(string(c), "%d%s", &r.N, &rest); n == 0 {
 		panic(c)
 	}
+	if strings.HasPrefix(rest, "/") {
+		r.Rest = make([]int64, 1)
+		other := rest
+		rest = ""
+		_, _ = fmt.Sscanf(other, "/%d%s", &r.Rest[0], &rest)
+	}
 	for _, letter := range rest {
 		switch letter {
-		case 'w':
+		case 'w', 'k':
 			r.Kind = Wait
 		case 'l':
 			r.state = Abandoned
@@ -45,6 +54,30 @@ type group struct {
 	wait    time.Duration
 }
 
+// carry adds a group of callers.
+func (b *Batch) carry(callers string) {
+	var members []*Request
+	for _, text := range strings.Fields(callers) {
+		members = append(members, caller(text).request())
+	}
+	first, keeps := members[0], strings.HasSuffix(callers, "k")
+	if keeps {
+		members = nil
+	}
+	b.members = append(b.members, members)
+	b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: first.N, Rest: first.Rest, Count: int64(len(members))})
+	b.Ask.Strict += oneIf(first.Kind == Wait)
+}
+
+// text returns the numbers with slashes between.
+func (s *sizes) text() string {
+	text := fmt.Sprint(s.first)
+	for _, n := range s.rest {
+		text += fmt.Sprint("/", n)
+	}
+	return text
+}
+
 var verdictNames = [...]string{"granted", "exceeded", "refused", "waits", "again", "left"}
 
 func TestAllot(t *testing.T) {
@@ -52,11 +85,12 @@ func TestAllot(t *testing.T) {
 		name    string
 		groups  []group
 		free    int64
+		other   int64 // permits that are free of the other limiter, if there are two
 		notes   protocol.Notes
 		partial bool // the queue goes on behind the waiting requests
 		full    bool // because the batch is full
 		want    string
-		spare   int64
+		spare   string // permits that nobody gets
 	}{
 		{name: "all are granted", groups: []group{{"2w 2w", 2, 0}, {"1", 1, 0}}, free: 4, want: "granted 7, granted 5, granted 4"},
 		{name: "a request is refused", groups: []group{{"1 1", 1, ms}}, free: 0, want: "granted 0, refused"},
@@ -68,12 +102,12 @@ func TestAllot(t *testing.T) {
 
 		{name: "the next one gets the permits of a caller that has left", groups: []group{{"2wl 2w", 1, ms}}, want: "left, granted 0"},
 		{name: "two get them", groups: []group{{"2wl", 1, 0}, {"1 1 1", 0, ms}}, want: "left, granted 0, granted 0, refused"},
-		{name: "they fit nobody", groups: []group{{"2wl", 1, 0}, {"3w", 0, ms}}, want: "left, waits", spare: 2},
-		{name: "they never pass a waiting request", groups: []group{{"1wl", 1, 0}, {"3w", 0, ms}, {"1", 0, ms}}, want: "left, waits, refused", spare: 1},
+		{name: "they fit nobody", groups: []group{{"2wl", 1, 0}, {"3w", 0, ms}}, want: "left, waits", spare: "2"},
+		{name: "they never pass a waiting request", groups: []group{{"1wl", 1, 0}, {"3w", 0, ms}, {"1", 0, ms}}, want: "left, waits, refused", spare: "1"},
 		{name: "but one that is refused", groups: []group{{"1wl", 1, 0}, {"3wt", 0, ms}, {"1", 0, ms}}, want: "left, refused, granted 0"},
 		{name: "and one above the rate", groups: []group{{"1wl", 1, 0}, {"12w", 0, ms}, {"1w", 0, ms}}, want: "left, waits, granted 0"},
-		{name: "nor the line behind the batch", groups: []group{{"1wl", 1, 0}, {"1", 0, ms}}, partial: true, want: "left, refused", spare: 1},
-		{name: "nobody asks for more", groups: []group{{"2l 2l", 2, 0}}, want: "left, left", spare: 4},
+		{name: "nor the line behind the batch", groups: []group{{"1wl", 1, 0}, {"1", 0, ms}}, partial: true, want: "left, refused", spare: "1"},
+		{name: "nobody asks for more", groups: []group{{"2l 2l", 2, 0}}, want: "left, left", spare: "4"},
 		{name: "one that has left was refused", groups: []group{{"2wl 2w", 0, ms}}, want: "left, waits"},
 
 		{name: "expired records remain", groups: []group{{"5", 0, ms}, {"6w", 0, ms}}, notes: protocol.More, want: "again, again"},
@@ -86,29 +120,40 @@ func TestAllot(t *testing.T) {
 		{name: "behind a full batch", groups: []group{{"1w", 1, 0}, {"1 1 1", 0, ms}}, free: 2, partial: true, full: true, want: "granted 2, again, again, refused"},
 		{name: "what the fair share leaves", groups: []group{{"1w", 1, 0}, {"1", 0, ms}}, free: 2, partial: true, want: "granted 2, refused"},
 		{name: "a full batch, decided by the process", groups: []group{{"1w", 1, 0}, {"1", 0, ms}}, free: 2, partial: true, full: true, notes: protocol.Local, want: "granted 2, refused"},
+
+		{name: "permits are kept free", groups: []group{{"1k", 0, 0}, {"1w", 0, ms}}, free: 1, want: "waits"},
+		{name: "permits are kept free of some", groups: []group{{"3wl", 0, ms}, {"1k", 0, 0}, {"1w 1w", 0, ms}}, free: 2, want: "left, again, waits"},
+		{name: "kept permits are none of a caller that has left", groups: []group{{"1wl", 1, 0}, {"1k", 0, 0}, {"1w", 0, ms}}, want: "left, granted 0"},
+
+		{name: "two limiters grant", groups: []group{{"2/1w 2/1w", 2, 0}, {"1/3", 1, 0}}, free: 4, other: 5, want: "granted 7/9, granted 5/8, granted 4/5"},
+		{name: "one of two limiters refuses", groups: []group{{"1/2 1/2", 1, ms}}, free: 5, other: 1, want: "granted 5/1, refused"},
+		{name: "more than the rate of the second", groups: []group{{"1/11", -2, 0}, {"1/1", 1, 0}}, free: 9, other: 9, want: "exceeded, granted 9/9"},
+		{name: "the next one that fits both gets them", groups: []group{{"2/2l", 1, 0}, {"1/3", 0, ms}, {"2/1", 0, ms}}, want: "left, refused, granted 0/0", spare: "0/1"},
+		{name: "they fit one limiter of nobody", groups: []group{{"2/2l 2/2l", 2, 0}, {"5/1", 0, ms}, {"1/5", 0, ms}}, want: "left, left, refused, refused", spare: "4/4"},
+		{name: "they never pass a waiting set", groups: []group{{"1/1wl", 1, 0}, {"1/2w", 0, ms}, {"1/1", 0, ms}}, want: "left, waits, refused", spare: "1/1"},
+		{name: "a set above one rate blocks nobody", groups: []group{{"1/12w", 0, ms}, {"1/1w", 0, ms}}, free: 1, other: 1, want: "waits, again"},
+		{name: "a set in front has left", groups: []group{{"1/3wl", 0, ms}, {"1/1w 1/1w", 0, ms}}, free: 9, other: 1, want: "left, again, waits"},
+		{name: "permits of one limiter are kept free", groups: []group{{"0/1k", 0, 0}, {"1/1w", 0, ms}}, free: 5, other: 1, want: "waits"},
+		{name: "a wait is not known", groups: []group{{"1/1", 0, unknown}, {"1/2w", 0, unknown}, {"1/1wt", 0, unknown}}, want: "again, again, refused"},
+		{name: "expired records remain, but the waits are known", groups: []group{{"5/1", 0, ms}}, notes: protocol.More, want: "refused"},
 	} {
-		b, g := &Batch{full: c.full}, &protocol.AcquireReply{Rate: 10, Free: c.free, Notes: c.notes}
+		b, g := &Batch{full: c.full}, &protocol.Reply{Member: protocol.Member{Rate: 10, Free: c.free, Notes: c.notes}}
 		b.Ask.Partial = c.partial
+		if strings.Contains(c.groups[0].callers, "/") {
+			g.Others = []protocol.Member{{Rate: 10, Free: c.other}}
+		}
 		g.MakeOutcomes(len(c.groups))
 		for i, of := range c.groups {
-			var members []*Request
-			for _, text := range strings.Fields(of.callers) {
-				members = append(members, caller(text).request())
-			}
-			if members[0].Kind == Wait {
-				b.Ask.Strict++
-			}
-			b.members = append(b.members, members)
-			b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: members[0].N, Count: int64(len(members))})
+			b.carry(of.callers)
 			g.SetGranted(i, of.granted)
-			g.SetWait(i, of.wait.Microseconds())
+			g.SetWait(i, len(g.Others), of.wait.Microseconds()) // for the last limiter
 		}
 		all, spare := allot(nil, b, g, start, start, nil)
 		in := map[*Request]string{}
 		for _, one := range all {
 			text := verdictNames[one.verdict]
 			if one.verdict == granted {
-				text += fmt.Sprint(" ", one.free)
+				text += " " + one.free.text()
 			}
 			in[one.request] = text
 		}
@@ -118,8 +163,12 @@ func TestAllot(t *testing.T) {
 				texts = append(texts, in[r])
 			}
 		}
-		if got := strings.Join(texts, ", "); got != c.want || spare != c.spare {
-			t.Errorf("%s: %s, and %d for nobody; want %s, and %d", c.name, got, spare, c.want, c.spare)
+		nobody := ""
+		if spare.any() {
+			nobody = spare.text()
+		}
+		if got := strings.Join(texts, ", "); got != c.want || nobody != c.spare {
+			t.Errorf("%s: %s, and %q for nobody; want %s, and %q", c.name, got, nobody, c.want, c.spare)
 		}
 	}
 }

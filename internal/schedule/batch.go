@@ -71,7 +71,7 @@ func (b *Batch) add(r *Request, perRequest bool) bool {
 		return false
 	}
 	at := from
-	for at < len(b.members) && b.Ask.Groups[at].Size != r.N {
+	for at < len(b.members) && !b.carries(at, r) {
 		at++
 	}
 	if at == len(b.members) {
@@ -79,7 +79,7 @@ func (b *Batch) add(r *Request, perRequest bool) bool {
 			return false
 		}
 		b.members = oneMore(b.members)
-		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: r.N})
+		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: r.N, Rest: r.Rest})
 		if r.Kind == Wait {
 			b.Ask.Strict++
 		}
@@ -91,6 +91,26 @@ func (b *Batch) add(r *Request, perRequest bool) bool {
 	b.Ask.Next = b.Ask.Next || r.Next
 	r.state.To(InFlight)
 	r.batch, r.asked = b, b.number
+	return true
+}
+
+// carries reports whether a group is of requests for as many permits as r wants.
+func (b *Batch) carries(group int, r *Request) bool {
+	g := &b.Ask.Groups[group]
+	return g.Size == r.N && g.Count > 0 && slices.Equal(g.Rest, r.Rest)
+}
+
+// keep adds a group that keeps permits free of the requests behind it, and reports whether there was room.
+func (b *Batch) keep(n sizes) bool {
+	if !n.any() {
+		return true
+	}
+	if len(b.members) >= MaxGroups-1 {
+		return false
+	}
+	b.members = oneMore(b.members)
+	b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: n.first, Rest: n.rest})
+	b.Ask.Strict++
 	return true
 }
 
@@ -140,8 +160,7 @@ func (q *Queue) Fill(m Moment, b *Batch, wish func(lease.Draft) int64) bool {
 		q.beside++
 	} else {
 		q.recheck, q.resting = false, false
-		q.carryWaiting(m, b)
-		q.carryTrying(b)
+		q.carryTrying(m, b, q.carryWaiting(m, b))
 		b.Ask.Apart = q.detached > 0 && q.settings.Granularity
 		if b.Ask.Lease = wish(q.draft(b)); b.requests == 0 && b.Ask.Lease == 0 {
 			if q.line.ready != nil {
@@ -158,19 +177,28 @@ func (q *Queue) Fill(m Moment, b *Batch, wish func(lease.Draft) int64) bool {
 	return true
 }
 
-// carryWaiting adds waiting requests, as far as there is room and the fair share allows it.
-func (q *Queue) carryWaiting(m Moment, b *Batch) {
+// carryWaiting adds waiting requests, as far as there is room and the fair share allows it. It returns the place of the last one.
+func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 	room, upTo := q.room(m)
+	var front sizes // what other callers wait for in front of r and behind the last request of the batch
+	for r := q.line.first; r != q.line.ready; r = r.next {
+		front.addAll(r.Front)
+	}
 	for r := q.line.ready; r != nil && !b.Ask.Partial; r = r.next {
+		front.addAll(r.Front)
 		switch {
 		case r.state.InFlight():
 		case q.leaves(r):
 			q.line.remove(r)
 		default:
-			may := room >= 0 || upTo != nil
-			b.full = may && !b.add(r, q.settings.RecordPerRequest)
+			if q.settings.Limiters == 1 {
+				front.first = q.kept(m.Clock, place, r.place)
+			}
+			may := !room.below() || upTo != nil
+			b.full = may && !(b.keep(front) && b.add(r, q.settings.RecordPerRequest))
 			b.Ask.Partial = !may || b.full
-			room -= r.N
+			room.add(r, -1)
+			front, place = sizes{}, r.place
 		}
 		if r == upTo {
 			upTo = nil
@@ -182,10 +210,14 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) {
 	if q.line.length == 0 {
 		q.pacer.stop()
 	}
+	return place
 }
 
-// carryTrying adds requests that do not wait, as far as there is room.
-func (q *Queue) carryTrying(b *Batch) {
+// carryTrying adds requests that do not wait, as far as there is room. The last waiting request has a place.
+func (q *Queue) carryTrying(m Moment, b *Batch, place int64) {
+	if len(q.trying) > 0 && !b.Ask.Partial {
+		b.Ask.Partial = !b.keep(sizes{first: q.kept(m.Clock, place, math.MaxInt64)})
+	}
 	added := 0
 	for _, r := range q.trying {
 		if r.state == Queued && !q.leaves(r) && !b.add(r, q.settings.RecordPerRequest) {
@@ -215,15 +247,26 @@ func (q *Queue) draft(b *Batch) lease.Draft {
 	for _, g := range b.Ask.Groups {
 		asked = min(asked+min(g.Size, most)*g.Count, most)
 	}
-	may := !b.Ask.Partial && !q.pacer.share.Redisson && q.detached == 0
+	may := !b.Ask.Partial && !q.Redisson() && q.detached == 0 && len(q.keeps) == 0
 	return lease.Draft{Callers: b.requests, Asked: asked, May: may}
 }
 
-// room returns how many permits the waiting requests may ask for now in addition to those of the first one; below 0, none may
-// ask. Exception: the requests up to upTo, if it is not nil, may ask in any case.
-func (q *Queue) room(m Moment) (permits int64, upTo *Request) {
-	if next := q.line.ready; next != nil && m.Clock.Before(q.pacer.yieldUntil) {
-		return q.pacer.share.Room(m.Clock, next.N), q.lastDue(m.Clock)
+// room returns how many permits the waiting requests may ask for now in addition to those of the first one; if one number is below 0,
+// none may ask. Exception: the requests up to upTo, if it is not nil, may ask in any case.
+func (q *Queue) room(m Moment) (permits sizes, upTo *Request) {
+	permits = unlimited(q.settings.Limiters)
+	next, yields := q.line.ready, false
+	if next == nil {
+		return permits, nil
 	}
-	return math.MaxInt64, nil
+	for i := range q.pacer.members {
+		if one := &q.pacer.members[i]; m.Clock.Before(one.yieldUntil) {
+			permits.set(i, one.share.Room(m.Clock, next.of(i)))
+			yields = true
+		}
+	}
+	if yields {
+		upTo = q.lastDue(m.Clock)
+	}
+	return permits, upTo
 }

@@ -28,8 +28,11 @@ func lastCall(free, end time.Time, took time.Duration) time.Time {
 func (q *Queue) lastCalls(before time.Time) iter.Seq2[*Request, time.Time] {
 	return func(yield func(*Request, time.Time) bool) {
 		var free time.Time // no permits for r are free before
-		var sum int64      // for r and the requests in front
-		returned := q.pacer.share.Returned()
+		var sum sizes      // for r and the requests in front
+		returned := make([]func(int64) time.Time, q.settings.Limiters)
+		for i := range returned {
+			returned[i] = q.pacer.members[i].share.Returned()
+		}
 		for r := q.line.ready; r != nil; r = r.next {
 			if r.state.InFlight() {
 				continue
@@ -40,10 +43,16 @@ func (q *Queue) lastCalls(before time.Time) iter.Seq2[*Request, time.Time] {
 			if !free.Before(before) {
 				return
 			}
-			if sum += r.N; sum > max(r.N, q.rate) {
-				return
+			sum.add(r, 1)
+			vain := !free.Before(r.End)
+			for i, returned := range returned {
+				n := sum.of(i)
+				if n > max(r.of(i), q.rates.of(i)) {
+					return
+				}
+				vain = vain || n > r.of(i) && returned(q.rates.of(i)-n).After(r.End)
 			}
-			if !free.Before(r.End) || sum > r.N && returned(q.rate-sum).After(r.End) {
+			if vain {
 				continue
 			}
 			if at := lastCall(free, r.End, q.pacer.took); at.Before(before) && !yield(r, at) {

@@ -36,7 +36,7 @@ type leaving struct {
 // newQueue returns the queue of a limiter with a rate of 10, and with waiting requests that were refused or are in flight.
 func newQueue(callers ...leaving) (*Queue, []*Request) {
 	q := New(Settings{Linger: LingerThreshold, Jitter: func(d time.Duration) time.Duration { return 0 }})
-	q.rate = 10
+	q.rates.first = 10
 	var all []*Request
 	for _, caller := range callers {
 		r := &Request{N: caller.n, Kind: Wait, free: start.Add(caller.free), state: Refused}

@@ -29,15 +29,27 @@ const (
 
 // A pacer knows when the queue is due next if nothing happens until then.
 type pacer struct {
-	wake       Moment // when that is; zero: never
-	linger     int    // then the next batch is sent, or once this many requests queue; 0: the queue does not linger
-	polling    bool   // wake ends a poll
-	polls      int    // polls in a row that slept to their end, at most mostPolls
+	wake     Moment        // when that is; zero: never
+	linger   int           // then the next batch is sent, or once this many requests queue; 0: the queue does not linger
+	polling  bool          // wake ends a poll
+	polls    int           // polls in a row that slept to their end, at most mostPolls
+	members  []member      // one for each limiter
+	took     time.Duration // smoothed time of a call; 0: no reply yet
+	hurry    bool          // a request came or left, so a last call may be due before wake
+	walkedAt time.Time     // when that was last looked for
+}
+
+// A member is what the fair share needs of one limiter.
+type member struct {
 	share      fairshare.Share
-	yieldUntil time.Time     // until then this process takes no more than its fair share
-	took       time.Duration // smoothed time of a call; 0: no reply yet
-	hurry      bool          // a request came or left, so a last call may be due before wake
-	walkedAt   time.Time     // when that was last looked for
+	yieldUntil time.Time // until then this process takes no more than its fair share
+}
+
+// yieldNothing ends the head start of other clients.
+func (p *pacer) yieldNothing() {
+	for i := range p.members {
+		p.members[i].yieldUntil = time.Time{}
+	}
 }
 
 // set lets the queue be due after a wait.
@@ -87,7 +99,7 @@ func (q *Queue) awake(m Moment) {
 	}
 	if p.polling {
 		p.polls = min(p.polls+1, mostPolls)
-		p.yieldUntil = time.Time{} // which may be far away if the clock has gone back
+		p.yieldNothing() // until a time that may be far away if the clock has gone back
 	}
 	if r := q.line.ready; r != nil && q.line.length > 1 && !m.Clock.Before(r.free) {
 		if at := q.gather(r, m.Clock); m.Clock.Before(at) {
@@ -101,7 +113,7 @@ func (q *Queue) awake(m Moment) {
 // plan decides, when a batch is complete, when the next one is due if nothing happens until then: at once (urgent), after a linger,
 // or when the first waiting request can be served. g is the zero reply after an error. beaten: another client took permits that
 // were free for a waiting request. It reports whether waiting requests sleep now.
-func (q *Queue) plan(m Moment, b *Batch, g *protocol.AcquireReply, beaten bool) (sleeps bool) {
+func (q *Queue) plan(m Moment, b *Batch, g *protocol.Reply, beaten bool) (sleeps bool) {
 	p, next, took := &q.pacer, q.line.ready, m.Mono.Sub(b.started)
 	if q.line.first == nil {
 		p.stop()
@@ -118,7 +130,9 @@ func (q *Queue) plan(m Moment, b *Batch, g *protocol.AcquireReply, beaten bool) 
 	case g.Local():
 		p.set(m, min(max(next.free.Sub(m.Clock), 0), g.Retry))
 	default:
-		p.share.Saw(q.settings.Identity, g.Shared())
+		for i := range p.members {
+			p.members[i].share.Saw(q.settings.Identity, g.Of(i).Shared())
+		}
 		q.sleep(m, next, g, beaten)
 		return true
 	}
@@ -126,15 +140,19 @@ func (q *Queue) plan(m Moment, b *Batch, g *protocol.AcquireReply, beaten bool) 
 }
 
 // sleep lets the queue be due when next can be served according to g, or when the fair share of this process allows it.
-func (q *Queue) sleep(m Moment, next *Request, g *protocol.AcquireReply, beaten bool) {
-	p, since := &q.pacer, q.Since(m, g)
-	p.yieldUntil = p.share.Divide(g.Shared(), since, next.free.Sub(since), next.N)
+func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
+	p, since, together := &q.pacer, q.Since(m, g), time.Duration(0)
+	for i := range p.members {
+		one := &p.members[i]
+		one.yieldUntil = one.share.Divide(g.Of(i).Shared(), since, next.free.Sub(since), next.of(i))
+		together = max(together, g.Of(i).Together)
+	}
 	if q.poll(m, next.free.Sub(m.Clock)) {
-		p.yieldUntil = time.Time{}
+		p.yieldNothing()
 		return
 	}
 	p.polls = 0
-	next.together = since.Add(g.Together).Sub(next.free)
+	next.together = since.Add(together).Sub(next.free)
 	at := q.turn(m, next)
 	if beaten {
 		at = q.gather(next, at)
@@ -164,12 +182,15 @@ func (q *Queue) poll(m Moment, wait time.Duration) bool {
 // turn returns when this process may ask for a request: once its permits are free, and before yieldUntil only as far as the fair
 // share has room, or for the last call of a caller.
 func (q *Queue) turn(m Moment, r *Request) time.Time {
-	p, at := &q.pacer, m.Clock
-	if r.free.After(at) {
-		at = r.free
+	at := latest(m.Clock, r.free)
+	ready, yields := at, false
+	for i := range q.pacer.members {
+		if one := &q.pacer.members[i]; at.Before(one.yieldUntil) {
+			ready, yields = latest(ready, one.share.Ready(at, one.yieldUntil, r.of(i))), true
+		}
 	}
-	if at.Before(p.yieldUntil) {
-		at = q.soonest(p.share.Ready(at, p.yieldUntil, r.N))
+	if yields {
+		return q.soonest(ready)
 	}
 	return at
 }

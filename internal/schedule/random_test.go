@@ -37,7 +37,7 @@ type grantOf struct {
 // A flight is a batch that the server has answered, with the reply.
 type flight struct {
 	b       *Batch
-	reply   protocol.AcquireReply
+	reply   protocol.Reply
 	arrives time.Time
 }
 
@@ -79,8 +79,8 @@ func (w *world) free(n int64) (free int64, at time.Time) {
 }
 
 // serve is the script: it grants the groups of a batch in order.
-func (w *world) serve(b *Batch) (g protocol.AcquireReply) {
-	g = protocol.AcquireReply{Now: w.m.Clock.UnixMicro(), At: w.m.Clock.UnixMicro(), Rate: w.rate, Interval: w.interval, Origin: record.NoOrigin}
+func (w *world) serve(b *Batch) (g protocol.Reply) {
+	g = protocol.Reply{Member: protocol.Member{Now: w.m.Clock.UnixMicro(), At: w.m.Clock.UnixMicro(), Rate: w.rate, Interval: w.interval, Origin: record.NoOrigin}}
 	g.MakeOutcomes(len(b.Ask.Groups))
 	blocked := false
 	for i, group := range b.Ask.Groups {
@@ -107,7 +107,7 @@ func (w *world) serve(b *Batch) (g protocol.AcquireReply) {
 		}
 		g.SetGranted(i, n)
 		if n < group.Count {
-			g.SetWait(i, max(at.Sub(w.m.Clock), ms).Microseconds())
+			g.SetWait(i, 0, max(at.Sub(w.m.Clock), ms).Microseconds())
 			blocked = blocked || i < b.Ask.Strict
 		}
 	}
@@ -278,7 +278,7 @@ func (w *world) deliver(i int) {
 }
 
 // judge checks that what a reply granted went to requests, or is told, and that no waiting request passed another one.
-func (w *world) judge(b *Batch, g *protocol.AcquireReply, f Facts) {
+func (w *world) judge(b *Batch, g *protocol.Reply, f Facts) {
 	given := f.Unclaimed
 	for _, r := range b.Settled {
 		o := r.Outcome

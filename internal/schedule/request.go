@@ -13,7 +13,9 @@ const (
 
 // A Request is what one caller asks for. The caller sets the first fields, and reads Outcome once the request is settled.
 type Request struct {
-	N      int64     // permits
+	N      int64     // permits; of the first limiter, if the queue is of a set
+	Rest   []int64   // permits of the other limiters of a set
+	Front  []int64   // permits of each limiter of a set that callers wait for in front of the request and behind the one before it; nil: none
 	Kind   Kind      //
 	Detail bool      // the outcome of a refusal has the times when permits are free, though the request does not wait
 	Next   bool      // that of a grant has NextAfter
@@ -32,27 +34,30 @@ type Request struct {
 	link
 }
 
-// An Outcome is what became of a request.
-type Outcome struct {
-	Result
-	Err   error
-	Taken int64 // permits that a request of kind UpTo took
-	At    int64 // score of the record of a grant, or when the process granted, µs
-	Local bool  // granted by the process
-}
-
-// A Result is an outcome as the caller gets it.
-type Result struct {
-	Allowed    bool
-	Limit      int64         // the rate
-	Remaining  int64         // permits that are free after the request
-	RetryAfter time.Duration // after a refusal
-	NextAfter  time.Duration
-	ResetAfter time.Duration
+// of returns the permits of a limiter, numbered from 0.
+func (r *Request) of(limiter int) int64 {
+	if limiter == 0 {
+		return r.N
+	}
+	return r.Rest[limiter-1]
 }
 
 // InFlight reports whether the request is in a batch that is not complete.
 func (r *Request) InFlight() bool { return r.state.InFlight() }
+
+// FreeAt returns when the permits of one limiter of a set are free, by the last reply; zero: this is not known.
+func (r *Request) FreeAt(limiter int) time.Time {
+	if r.free.IsZero() {
+		return r.free
+	}
+	longest, wait := r.Outcome.RetryAfter, r.Outcome.RetryAfter
+	for i, of := range r.Outcome.Others {
+		if longest = max(longest, of.RetryAfter); limiter == i+1 {
+			wait = of.RetryAfter
+		}
+	}
+	return r.free.Add(wait - longest)
+}
 
 // Settled reports whether the outcome is final.
 func (r *Request) Settled() bool { return r.state == Settled }

@@ -1,4 +1,4 @@
-// Package schedule decides which callers of one limiter share a call to Redis, in which order they are served, and when the
+// Package schedule decides which callers of one limiter, or of one set of limiters that grant together, share a call to Redis, in which order they are served, and when the
 // next call is due. It is deterministic: its methods take the time as an argument, and the state of a Queue depends on nothing
 // but the calls of its methods. It knows no clock, timer, goroutine, lock or context, and nothing of Redis.
 //
@@ -9,7 +9,7 @@ package schedule
 
 import (
 	"errors"
-	"math"
+	"iter"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
@@ -25,6 +25,7 @@ type Moment = lease.Moment
 
 // Settings are what a Queue knows of its limiter and its client.
 type Settings struct {
+	Limiters         int                               // how many the queue asks together; 0 means 1
 	RecordPerRequest bool                              // each grant gets a record of its own
 	Granularity      bool                              // records of several batches are joined
 	ServerTime       bool                              // the server's clock dates grants
@@ -48,28 +49,42 @@ type Queue struct {
 	detached int    // stalled batches in flight, which the next one does not wait for
 	beside   int    // batches in flight beside these, each for one request of kind UpTo
 
-	recheck bool  // since the last batch was made, something has changed that may let a request be served
-	resting bool  // the first waiting request was left out of a batch: it waits for its turn
-	rate    int64 // in the last reply; math.MaxInt64: no reply yet
-	mayPass int64 // requests up to this size may be served though the first one waits; 0: none
+	keeps    []*Keep   // of requests of sets, in the order of arrival
+	answered time.Time // when the last batch was complete, by the monotonic clock
+	recheck  bool      // since the last batch was made, something has changed that may let a request be served
+	resting  bool      // the first waiting request was left out of a batch: it waits for its turn
+	rates    sizes     // in the last reply; math.MaxInt64: no reply yet
+	mayPass  sizes     // requests up to these sizes may be served though the first one waits; 0: none
 
 	verdicts []allotment // memory for allot
 }
 
 // New returns a queue without requests.
-func New(s Settings) *Queue { return &Queue{settings: s, rate: math.MaxInt64} }
+func New(s Settings) *Queue {
+	s.Limiters = max(s.Limiters, 1)
+	return &Queue{settings: s, rates: unlimited(s.Limiters), pacer: pacer{members: make([]member, s.Limiters)}, mayPass: sizes{rest: make([]int64, s.Limiters-1)}}
+}
 
 // MaxDetached is how many batches of one queue may be detached at once.
 const MaxDetached = 3
 
 // Idle reports whether no request and no batch uses the queue.
 func (q *Queue) Idle() bool {
-	return q.line.first == nil && len(q.trying) == 0 && len(q.upTo) == 0 && q.inFlight == nil && q.detached == 0 &&
+	return q.line.first == nil && len(q.trying) == 0 && len(q.upTo) == 0 && len(q.keeps) == 0 && q.inFlight == nil && q.detached == 0 &&
 		q.beside == 0 && q.pacer.linger == 0
 }
 
 // Waiting returns the number of waiting requests, those in flight included.
 func (q *Queue) Waiting() int { return q.line.length }
+
+// Line returns the waiting requests in their order, those in flight included.
+func (q *Queue) Line() iter.Seq[*Request] {
+	return func(yield func(*Request) bool) {
+		for r := q.line.first; r != nil && yield(r); {
+			r = r.next
+		}
+	}
+}
 
 // Trying returns the number of requests that do not wait and are not in flight.
 func (q *Queue) Trying() int { return len(q.trying) }
@@ -122,7 +137,7 @@ func (q *Queue) Join(r *Request) {
 	case Wait:
 		q.line.add(r)
 		first := q.inFlight == nil && q.line.ready == r
-		if first || !r.Until.IsZero() || q.settings.FailFast && !r.End.IsZero() || r.N > q.rate || r.N <= q.mayPass {
+		if first || !r.Until.IsZero() || q.settings.FailFast && !r.End.IsZero() || !q.rates.fit(r) || q.mayPass.fit(r) {
 			q.recheck = true
 		} else if !r.End.IsZero() && lastCall(q.line.first.free, r.End, q.pacer.took).Before(q.pacer.wake.Clock) {
 			q.pacer.hurry = true
@@ -192,23 +207,25 @@ func (q *Queue) Stalled(m Moment, b *Batch) bool {
 // without a head start for other clients.
 func (q *Queue) Changed() {
 	if q.line.length > 0 {
-		q.pacer.yieldUntil = time.Time{}
+		q.pacer.yieldNothing()
 		q.recheck = true
 	}
 }
 
 // SeeRedisson notes whether Redisson uses limiters on the server.
 func (q *Queue) SeeRedisson(here bool) {
-	news := here && !q.pacer.share.Redisson
-	q.pacer.share.Redisson = here
+	news := here && !q.Redisson()
+	for i := range q.pacer.members {
+		q.pacer.members[i].share.Redisson = here
+	}
 	q.recheck = q.recheck || news && q.line.length > 0
 }
 
 // Redisson reports what SeeRedisson was last told.
-func (q *Queue) Redisson() bool { return q.pacer.share.Redisson }
+func (q *Queue) Redisson() bool { return q.pacer.members[0].share.Redisson }
 
 // Refill notes that a batch is due though no request may need one.
 func (q *Queue) Refill() { q.recheck = true }
 
 // GaveBack notes that n permits of this process returned early: granted at a time (µs), or the oldest ones if it is 0.
-func (q *Queue) GaveBack(granted, n int64) { q.pacer.share.GaveBack(granted, n) }
+func (q *Queue) GaveBack(granted, n int64) { q.pacer.members[0].share.GaveBack(granted, n) }

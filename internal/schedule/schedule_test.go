@@ -58,13 +58,13 @@ func (s *story) sends(requests ...*Request) *Batch {
 func (s *story) pass(d time.Duration) { s.m = Moment{Clock: s.m.Clock.Add(d), Mono: s.m.Mono.Add(d)} }
 
 // reply returns a reply to a batch, by which so many requests of each group are granted, and the others have a wait.
-func (s *story) reply(b *Batch, free int64, wait time.Duration, granted ...int64) *protocol.AcquireReply {
+func (s *story) reply(b *Batch, free int64, wait time.Duration, granted ...int64) *protocol.Reply {
 	now := s.m.Clock.UnixMicro()
-	g := &protocol.AcquireReply{Now: now, At: now, Rate: 10, Interval: time.Second, Free: free, Origin: record.NoOrigin, Together: wait}
+	g := &protocol.Reply{Member: protocol.Member{Now: now, At: now, Rate: 10, Interval: time.Second, Free: free, Origin: record.NoOrigin, Together: wait}}
 	g.MakeOutcomes(len(granted))
 	for i, n := range granted {
 		g.SetGranted(i, n)
-		g.SetWait(i, wait.Microseconds())
+		g.SetWait(i, 0, wait.Microseconds())
 	}
 	return g
 }

@@ -12,8 +12,11 @@ import (
 func (q *Queue) Clone(batches []*Batch, requests []*Request) (*Queue, []*Batch, []*Request) {
 	var c copier
 	next := *q
-	next.verdicts = nil
-	next.pacer.share = q.pacer.share.Clone()
+	next.verdicts, next.keeps = nil, slices.Clone(q.keeps)
+	next.pacer.members = slices.Clone(q.pacer.members)
+	for i := range next.pacer.members {
+		next.pacer.members[i].share = q.pacer.members[i].share.Clone()
+	}
 	next.line.first, next.line.rear = nil, nil
 	for r := q.line.first; r != nil; r = r.next {
 		own := c.request(r)
@@ -107,12 +110,21 @@ func (q *Queue) AppendState(to []int64, m Moment, batches []*Batch, requests []*
 	}
 	s.requests(q.trying)
 	s.requests(q.upTo)
-	s.add(int64(slices.Index(batches, q.inFlight)), int64(q.detached), int64(q.beside), number(q.recheck), number(q.resting), q.rate, q.mayPass)
+	s.add(int64(slices.Index(batches, q.inFlight)), int64(q.detached), int64(q.beside), number(q.recheck), number(q.resting))
+	s.add(q.rates.first, q.mayPass.first)
+	s.add(q.rates.rest...)
+	s.add(q.mayPass.rest...)
+	for _, k := range q.keeps {
+		s.add(k.N, nanos(k.From), k.place)
+	}
 	for _, b := range batches {
 		s.batch(b)
 	}
 	p := &q.pacer
-	s.add(nanos(p.wake.Clock), nanos(p.wake.Mono), int64(p.linger), number(p.polling), int64(p.polls), nanos(p.yieldUntil), number(p.hurry))
+	s.add(nanos(p.wake.Clock), nanos(p.wake.Mono), int64(p.linger), number(p.polling), int64(p.polls), number(p.hurry))
+	for i := range p.members {
+		s.add(nanos(p.members[i].yieldUntil))
+	}
 	if !known.NoEnd {
 		s.add(int64(p.took))
 	}
@@ -122,7 +134,10 @@ func (q *Queue) AppendState(to []int64, m Moment, batches []*Batch, requests []*
 	if known.NoEnd && known.NoRedisson { // the fair share is not in question
 		return s.numbers
 	}
-	return p.share.AppendState(s.numbers)
+	for i := range p.members {
+		s.numbers = p.members[i].share.AppendState(s.numbers)
+	}
+	return s.numbers
 }
 
 // A state is numbers, and the requests and batches that they have by a number.
@@ -142,6 +157,7 @@ func (s *state) request(r *Request) {
 	}
 	s.known = append(s.known, r)
 	asked := slices.IndexFunc(s.batches, func(b *Batch) bool { return b.number == r.asked })
+	s.add(r.Rest...)
 	s.add(-1, r.N, int64(r.Kind), number(r.Detail), number(r.Next), nanos(r.Until), nanos(r.End), int64(r.state), number(r.last),
 		int64(asked), nanos(r.free), int64(r.together))
 }

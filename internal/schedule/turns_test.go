@@ -34,10 +34,10 @@ func TestTurns(t *testing.T) {
 		q := New(Settings{})
 		for i, n := range c.own {
 			at := start.Add(time.Duration(i+1-len(c.own)) * 10 * ms)
-			q.pacer.share.Granted(at.UnixMicro(), 100*ms, n)
+			q.pacer.members[0].share.Granted(at.UnixMicro(), 100*ms, n)
 		}
-		q.pacer.share.Dated(100*ms, 0)
-		line := turns{rate: 10, interval: 100 * ms, returned: q.pacer.share.Returned}
+		q.pacer.members[0].share.Dated(100*ms, 0)
+		line := turns{rate: 10, interval: 100 * ms, returned: q.pacer.members[0].share.Returned}
 		var got []string
 		for i, n := range c.sizes {
 			one := line.next(n, start.Add(time.Duration(c.waits[i])*ms))
@@ -53,18 +53,18 @@ func TestTurns(t *testing.T) {
 // A request that is refused leaves the line to those behind it: also what it wanted does not count any more.
 func TestTurnsBehindARefusedRequest(t *testing.T) {
 	q := New(Settings{FailFast: true})
-	q.pacer.share.Granted(start.Add(-20*ms).UnixMicro(), 100*ms, 5)
-	q.pacer.share.Granted(start.UnixMicro(), 100*ms, 5)
+	q.pacer.members[0].share.Granted(start.Add(-20*ms).UnixMicro(), 100*ms, 5)
+	q.pacer.members[0].share.Granted(start.UnixMicro(), 100*ms, 5)
 	waiting := func(n int64, end time.Duration) *Request {
 		return &Request{N: n, Kind: Wait, End: start.Add(end), state: InFlight}
 	}
 	b := &Batch{Ask: protocol.Ask{Strict: 3}}
-	g := &protocol.AcquireReply{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms}
+	g := &protocol.Reply{Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms}}
 	g.MakeOutcomes(3)
 	for i, r := range []*Request{waiting(10, 90*ms), waiting(5, 90*ms), waiting(1, 90*ms)} {
 		b.members = append(b.members, []*Request{r})
 		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: r.N, Count: 1})
-		g.SetWait(i, (80 * ms).Microseconds())
+		g.SetWait(i, 0, (80 * ms).Microseconds())
 	}
 	all, _ := allot(nil, b, g, start, start, q.turns(g, start))
 	var got []string
@@ -80,12 +80,12 @@ func TestTurnsBehindARefusedRequest(t *testing.T) {
 func TestFreePermitsBehindARequestThatWouldWaitInVain(t *testing.T) {
 	q := New(Settings{FailFast: true})
 	b := &Batch{Ask: protocol.Ask{Strict: 2}}
-	g := &protocol.AcquireReply{Now: start.UnixMicro(), Rate: 10, Free: 3, Interval: 100 * ms}
+	g := &protocol.Reply{Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Free: 3, Interval: 100 * ms}}
 	g.MakeOutcomes(2)
 	for i, n := range []int64{5, 2} {
 		b.members = append(b.members, []*Request{{N: n, Kind: Wait, End: start.Add(50 * ms), state: InFlight}})
 		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: n, Count: 1})
-		g.SetWait(i, (80 * ms).Microseconds())
+		g.SetWait(i, 0, (80 * ms).Microseconds())
 	}
 	all, _ := allot(nil, b, g, start, start, q.turns(g, start))
 	if all[0].verdict != refused || all[1].verdict != again {
@@ -122,9 +122,9 @@ func TestFailFastRefusesARequestThatWouldWaitInVain(t *testing.T) {
 		if !q.Due(m) || !q.Fill(m, b, func(lease.Draft) int64 { return 0 }) {
 			t.Fatalf("%s: no call", c.name)
 		}
-		g := &protocol.AcquireReply{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms, ResetAfter: 100 * ms}
+		g := &protocol.Reply{Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms, ResetAfter: 100 * ms}}
 		g.MakeOutcomes(1)
-		g.SetWait(0, (100 * ms).Microseconds())
+		g.SetWait(0, 0, (100 * ms).Microseconds())
 		f := q.Settle(m, b, g)
 		var late NotInTimeError
 		isLate := errors.As(r.Outcome.Err, &late)
@@ -147,7 +147,7 @@ func TestFailFastRefusesARequestThatWouldWaitInVain(t *testing.T) {
 // While the process decides, no request is refused for its turn.
 func TestFailFastKnowsNoTurnsWhileTheProcessDecides(t *testing.T) {
 	q := New(Settings{FailFast: true})
-	if q.turns(&protocol.AcquireReply{Notes: protocol.Local}, start) != nil {
+	if q.turns(&protocol.Reply{Member: protocol.Member{Notes: protocol.Local}}, start) != nil {
 		t.Error("the process knows the turns")
 	}
 }

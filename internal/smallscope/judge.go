@@ -55,7 +55,7 @@ func (s *search) consistent(w *world) error {
 }
 
 // judge checks what became of the callers of a call.
-func (s *search) judge(w *world, i int, call *call, g *protocol.AcquireReply, f *schedule.Facts) error {
+func (s *search) judge(w *world, i int, call *call, g *protocol.Reply, f *schedule.Facts) error {
 	c, m := w.clients[i], s.moment(w, i)
 	var granted, got int64
 	for at, group := range call.Ask.Groups {

@@ -187,7 +187,7 @@ func (s *search) receive(w *world, i, at int) error {
 }
 
 // hold stores the lease that a call has brought.
-func (s *search) hold(w *world, i int, call *call, g *protocol.AcquireReply) {
+func (s *search) hold(w *world, i int, call *call, g *protocol.Reply) {
 	c := w.clients[i]
 	c.held += g.Ahead
 	held := &lease.Lease{

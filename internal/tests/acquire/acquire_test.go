@@ -162,8 +162,12 @@ func TestErrorsTakeNothing(t *testing.T) {
 			}
 		}
 		for name, ask := range rig.EveryWay(l) {
+			named := `"l"`
+			if name == "AcquireAll" {
+				named = "acquire all" // it is about no limiter
+			}
 			for _, n := range []int64{0, -1, math.MinInt64} {
-				check(fmt.Sprint(name, n), ask(t.Context(), n), rratelimiter.ErrInvalidPermits, `"l"`, fmt.Sprint(n))
+				check(fmt.Sprint(name, n), ask(t.Context(), n), rratelimiter.ErrInvalidPermits, named, fmt.Sprint(n))
 			}
 			for _, n := range []int64{11, 1 << 32, 1 << 53, math.MaxInt64} {
 				check(fmt.Sprint(name, n), ask(t.Context(), n), rratelimiter.ErrExceedsRate, `"l"`, fmt.Sprint(n))

@@ -44,7 +44,7 @@ func TestContextThatEndsInTheQueue(t *testing.T) {
 		in, ended := b.Acquire(l, 1), 0
 		b.Waits("the waiter", in)
 		for name, ask := range rig.EveryWay(l) {
-			if name != "Acquire" && name != "TryAcquireTimeout" {
+			if name != "Acquire" && name != "AcquireAll" && name != "TryAcquireTimeout" {
 				continue
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 100*ms)

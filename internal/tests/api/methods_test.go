@@ -47,6 +47,8 @@ func TestWrongArgumentsAreRefusedBeforeACall(t *testing.T) {
 		{"condition 5", func() error { _, err := l.ExpireAt(ctx, time.Now(), 5); return err }, rratelimiter.ErrInvalidOption},
 		{"another client's limiter", func() error { _, err := c.AllowAll(ctx, 1, l, other); return err }, rratelimiter.ErrInvalidOption},
 		{"no limiter", func() error { _, err := c.AllowAll(ctx, 1, l, nil); return err }, rratelimiter.ErrInvalidOption},
+		{"another client's limiter to wait for", func() error { return c.AcquireAll(ctx, 1, l, other) }, rratelimiter.ErrInvalidOption},
+		{"no limiter to wait for", func() error { _, err := c.TryAcquireAllTimeout(ctx, 1, time.Second, l, nil); return err }, rratelimiter.ErrInvalidOption},
 		{"Release of less than none", func() error { _, err := l.Release(ctx, -1); return err }, rratelimiter.ErrInvalidPermits},
 	}
 	for _, n := range []int64{0, -1, math.MinInt64} {
@@ -58,6 +60,7 @@ func TestWrongArgumentsAreRefusedBeforeACall(t *testing.T) {
 			"Acquire":           func() error { return l.Acquire(ctx, n) },
 			"AcquireUpTo":       func() error { _, err := l.AcquireUpTo(ctx, n); return err },
 			"AllowAll":          func() error { _, err := c.AllowAll(ctx, n, l); return err },
+			"AcquireAll":        func() error { return c.AcquireAll(ctx, n, l) },
 		} {
 			tests = append(tests, struct {
 				name string

@@ -167,24 +167,27 @@ func live(r *rig.Rig, l *rratelimiter.Limiter, interval int64) (sum int64) {
 	return sum
 }
 
-// asked is rig.EveryMethod with an Acquire that gives up after a refusal, for states without free permits.
+// asked is rig.EveryMethod with methods that wait, but give up after a refusal, for states without free permits.
 func asked(r *rig.Rig, l *rratelimiter.Limiter) map[string]func(context.Context) error {
 	methods := rig.EveryMethod(r.Client, l)
-	methods["Acquire"] = func(ctx context.Context) error {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		ended := make(chan error)
-		go func() { ended <- l.Acquire(ctx, 1) }()
-		for {
-			select {
-			case err := <-ended:
-				if errors.Is(err, context.Canceled) {
-					return nil // it may wait
-				}
-				return err
-			case <-time.After(time.Millisecond):
-				if calls := rig.Core(r.Client).Look(l.Name()); calls.Next > 0 && !calls.InFlight {
-					cancel()
+	for _, name := range []string{"Acquire", "AcquireAll"} {
+		acquire := methods[name]
+		methods[name] = func(ctx context.Context) error {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			ended := make(chan error)
+			go func() { ended <- acquire(ctx) }()
+			for {
+				select {
+				case err := <-ended:
+					if errors.Is(err, context.Canceled) {
+						return nil // it may wait
+					}
+					return err
+				case <-time.After(time.Millisecond):
+					if calls := rig.Core(r.Client).Look(l.Name()); calls.Next > 0 && !calls.InFlight {
+						cancel()
+					}
 				}
 			}
 		}
@@ -356,7 +359,7 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 	// Delete removes the keys of the right type; all others change nothing.
 	counting := []string{
 		"Allow", "Peek", "Take", "TakeUpTo", "TakeAll", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll",
-		"AvailablePermits", "State", "Glance", "Repair", "Reset", "Delete", "Rename", "RenameNX",
+		"AcquireAll", "TryAcquireAllTimeout", "AvailablePermits", "State", "Glance", "Repair", "Reset", "Delete", "Rename", "RenameNX",
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for at, used := range map[int][]string{ // methods that must return WRONGTYPE; the others must not fail

@@ -31,7 +31,7 @@ func dated(r *rig.Rig, l *rratelimiter.Limiter) time.Time {
 }
 
 // given returns the number of callers granted in each group.
-func given(g protocol.AcquireReply, groups []protocol.Group) (given []int64) {
+func given(g protocol.Reply, groups []protocol.Group) (given []int64) {
 	for i := range groups {
 		given = append(given, g.Granted(i, groups[i]))
 	}
@@ -51,11 +51,15 @@ var lossyCalls = []struct {
 	{"granted in part, with waits", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9), Detail: true}, nil, []int64{2, 0, 6}, 98, 1},
 	{"a queue that is blocked", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9), Strict: 2}, nil, []int64{2, 0, 0}, 80, 1},
 	{"a queue that goes on", protocol.Ask{Groups: rig.Groups(7, 3, 5, 2), Strict: 1, Partial: true}, nil, []int64{3, 0}, 21, 1},
+	{"permits are kept free", protocol.Ask{Groups: rig.Groups(40, 0, 30, 2, 3, 9), Strict: 1}, nil, []int64{0, 2, 0}, 60, 1},
+	{"permits are kept free behind others", protocol.Ask{Groups: rig.Groups(30, 2, 40, 0, 3, 9), Strict: 2}, nil, []int64{2, 0, 0}, 60, 1},
 	{"more than the rate beside others", protocol.Ask{Groups: rig.Groups(101, 1, 60, 2)}, nil, []int64{-1, 1}, 60, 1},
 	{"what is free", protocol.Ask{Groups: rig.Groups(250, 1), UpTo: true}, nil, []int64{100}, 100, 1},
 	{"nothing", protocol.Ask{Groups: rig.Groups(60, 1, 101, 1)}, []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.Rate{Permits: 50, Interval: time.Minute})}, []int64{1, -1}, 60, 1},
 	{"a record per request", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9)},
 		[]rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}, []int64{2, 0, 6}, 98, 8},
+	{"a record per request, and permits are kept free", protocol.Ask{Groups: rig.Groups(40, 0, 30, 2, 3, 9), Strict: 1},
+		[]rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}, []int64{0, 2, 0}, 60, 2},
 	{"by the server's clock", protocol.Ask{Groups: rig.Groups(7, 3, 90, 1)},
 		[]rratelimiter.LimiterOption{rratelimiter.WithServerTime()}, []int64{3, 0}, 21, 1},
 	{"joined to a record", protocol.Ask{Groups: rig.Groups(7, 3)}, []rratelimiter.LimiterOption{rratelimiter.WithGranularity(6 * time.Second)}, []int64{3}, 21, 1},
@@ -453,13 +457,12 @@ func TestOvertakenAttemptOfAllowAllTakesNothing(t *testing.T) {
 		rate := rratelimiter.PerMinute(10)
 		limiters := []*rratelimiter.Limiter{r.Limiter("a", rratelimiter.WithRate(rate)), r.Limiter("b", rratelimiter.WithRate(rate))}
 		var q protocol.AllowAll
-		q.Next(len(limiters))
+		q.Next(len(limiters), &protocol.Ask{Groups: []protocol.Group{{Size: 1, Rest: []int64{2}, Count: 2}}})
 		var keys []string
 		for i, l := range limiters {
-			q.Members[i].Encoder = rig.LimiterCore(l).Encoder()
+			q.Parts[i].Encoder = rig.LimiterCore(l).Encoder()
 			keys = append(keys, rig.Keys(l)...)
 		}
-		q.Groups = append(q.Groups, protocol.JointGroup{Sizes: []int64{1, 2}, Count: 2})
 		early := q.Args(nil, false)
 		for i, arg := range early {
 			if bytes, is := arg.([]byte); is {
@@ -627,6 +630,9 @@ func TestFoundAttemptOnAFullServer(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"TryAcquire": func() error { _, err := l.TryAcquire(t.Context(), 4); return err },
 		"AllowAll":   func() error { _, err := c.AllowAll(t.Context(), 4, l); return err },
+		"AcquireAll": func() error {
+			return c.AcquireAll(t.Context(), 4, l, c.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerMinute(10))))
+		},
 	} {
 		r.Wipe()
 		var before map[string]string

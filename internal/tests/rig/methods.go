@@ -12,7 +12,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// EveryWay returns the methods of a limiter that acquire n permits, by name.
+// EveryWay returns the methods that acquire n permits of a limiter, by name.
 func EveryWay(l *rratelimiter.Limiter) map[string]func(ctx context.Context, n int64) error {
 	return map[string]func(ctx context.Context, n int64) error{
 		"Allow":      func(ctx context.Context, n int64) error { _, err := l.Allow(ctx, n); return err },
@@ -21,7 +21,8 @@ func EveryWay(l *rratelimiter.Limiter) map[string]func(ctx context.Context, n in
 			_, err := l.TryAcquireTimeout(ctx, n, time.Minute)
 			return err
 		},
-		"Acquire": l.Acquire,
+		"Acquire":    l.Acquire,
+		"AcquireAll": func(ctx context.Context, n int64) error { return l.Client().AcquireAll(ctx, n, l) },
 	}
 }
 
@@ -29,16 +30,21 @@ func EveryWay(l *rratelimiter.Limiter) map[string]func(ctx context.Context, n in
 func EveryMethod(c *rratelimiter.Client, l *rratelimiter.Limiter) map[string]func(context.Context) error {
 	rate := rratelimiter.PerMinute(10)
 	return map[string]func(context.Context) error{
-		"Allow":              func(ctx context.Context) error { _, err := l.Allow(ctx, 1); return err },
-		"Take":               func(ctx context.Context) error { _, _, err := l.Take(ctx, 1); return err },
-		"TakeUpTo":           func(ctx context.Context) error { _, err := l.TakeUpTo(ctx, 1); return err },
-		"Peek":               func(ctx context.Context) error { _, err := l.Peek(ctx, 1); return err },
-		"TryAcquire":         func(ctx context.Context) error { _, err := l.TryAcquire(ctx, 1); return err },
-		"TryAcquireTimeout":  func(ctx context.Context) error { _, err := l.TryAcquireTimeout(ctx, 1, time.Millisecond); return err },
-		"Acquire":            func(ctx context.Context) error { return l.Acquire(ctx, 1) },
-		"AcquireUpTo":        func(ctx context.Context) error { _, err := l.AcquireUpTo(ctx, 1); return err },
-		"Release":            func(ctx context.Context) error { _, err := l.Release(ctx, 1); return err },
-		"AllowAll":           func(ctx context.Context) error { _, err := c.AllowAll(ctx, 1, l); return err },
+		"Allow":             func(ctx context.Context) error { _, err := l.Allow(ctx, 1); return err },
+		"Take":              func(ctx context.Context) error { _, _, err := l.Take(ctx, 1); return err },
+		"TakeUpTo":          func(ctx context.Context) error { _, err := l.TakeUpTo(ctx, 1); return err },
+		"Peek":              func(ctx context.Context) error { _, err := l.Peek(ctx, 1); return err },
+		"TryAcquire":        func(ctx context.Context) error { _, err := l.TryAcquire(ctx, 1); return err },
+		"TryAcquireTimeout": func(ctx context.Context) error { _, err := l.TryAcquireTimeout(ctx, 1, time.Millisecond); return err },
+		"Acquire":           func(ctx context.Context) error { return l.Acquire(ctx, 1) },
+		"AcquireUpTo":       func(ctx context.Context) error { _, err := l.AcquireUpTo(ctx, 1); return err },
+		"Release":           func(ctx context.Context) error { _, err := l.Release(ctx, 1); return err },
+		"AllowAll":          func(ctx context.Context) error { _, err := c.AllowAll(ctx, 1, l); return err },
+		"AcquireAll":        func(ctx context.Context) error { return c.AcquireAll(ctx, 1, l) },
+		"TryAcquireAllTimeout": func(ctx context.Context) error {
+			_, err := c.TryAcquireAllTimeout(ctx, 1, time.Millisecond, l)
+			return err
+		},
 		"TakeAll":            func(ctx context.Context) error { _, _, err := c.TakeAll(ctx, []int64{1}, l); return err },
 		"AvailablePermits":   func(ctx context.Context) error { _, err := l.AvailablePermits(ctx); return err },
 		"State":              func(ctx context.Context) error { _, err := l.State(ctx); return err },

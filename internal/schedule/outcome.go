@@ -1,0 +1,104 @@
+package schedule
+
+import (
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+)
+
+// outcome.go has what a request comes to.
+
+// An Outcome is what became of a request.
+type Outcome struct {
+	Result
+	Err    error
+	Failed int     // index of the limiter whose rate a request exceeds
+	Taken  int64   // permits that a request of kind UpTo took
+	At     int64   // score of the record of a grant, or when the process granted, µs
+	Local  bool    // granted by the process
+	Others []Share // of the other limiters of a set; nil with an error
+}
+
+// A Share is what an outcome says of one of the other limiters of a set.
+type Share struct {
+	Result
+	At int64
+}
+
+// A Result is an outcome as the caller gets it.
+type Result struct {
+	Allowed    bool
+	Limit      int64         // the rate
+	Remaining  int64         // permits that are free after the request
+	RetryAfter time.Duration // after a refusal
+	NextAfter  time.Duration
+	ResetAfter time.Duration
+}
+
+// grant returns the outcome of a grant, after which so many permits are free.
+func grant(g *protocol.Reply, free sizes) Outcome {
+	o := Outcome{Result: Result{true, g.Rate, free.first, 0, g.NextAfter, g.ResetAfter}, At: g.At, Local: g.Local()}
+	for i := range g.Others {
+		m := &g.Others[i]
+		o.Others = append(o.Others, Share{Result{true, m.Rate, free.rest[i], 0, m.NextAfter, m.ResetAfter}, m.At})
+	}
+	return o
+}
+
+// refusal returns the outcome of a refusal. Each limiter of a set has a wait of its own.
+func refusal(g *protocol.Reply, v allotment) Outcome {
+	o := Outcome{Result: Result{false, g.Rate, g.Free, v.wait, g.NextAfter, g.ResetAfter}}
+	if g.Others == nil {
+		return o
+	}
+	o.RetryAfter = g.WaitFor(v.group, 0)
+	for i := range g.Others {
+		m := &g.Others[i]
+		o.Others = append(o.Others, Share{Result: Result{false, m.Rate, m.Free, g.WaitFor(v.group, 1+i), m.NextAfter, m.ResetAfter}})
+	}
+	return o
+}
+
+func oneIf(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// Reserve corrects the outcomes of the refused requests of a complete batch that do not wait (Reserved).
+func (q *Queue) Reserve(m Moment, b *Batch, local bool) {
+	for _, r := range b.Settled {
+		if r.Kind == Wait || r.Outcome.Err != nil {
+			continue
+		}
+		o := &r.Outcome
+		o.Result = q.Reserved(m, r.N, o.Result, local)
+		for i := range o.Others {
+			o.Others[i].Result = q.Reserved(m, r.Rest[i], o.Others[i].Result, local)
+		}
+	}
+}
+
+// Reserved corrects the result of a request for n permits that does not wait. If it was refused, free permits are reserved for the
+// waiting requests, so Remaining is 0, and RetryAfter is at least the time until the first of them can be served. local: the
+// process made the reply, which contains that wait already.
+func (q *Queue) Reserved(m Moment, n int64, o Result, local bool) Result {
+	first := q.line.first
+	free := n <= o.Remaining && q.settings.Limiters == 1 // but reserved; if the queue is of a set, another limiter has refused
+	if o.Allowed || first == nil && !free {
+		return o
+	}
+	o.Remaining = 0
+	if !local {
+		if free && (first != nil || len(q.keeps) == 0) {
+			o.RetryAfter = time.Millisecond
+		}
+		if first != nil {
+			o.RetryAfter = max(o.RetryAfter, q.turn(m, first).Sub(m.Clock))
+		}
+	}
+	o.NextAfter = o.RetryAfter
+	o.ResetAfter = max(o.ResetAfter, o.RetryAfter)
+	return o
+}

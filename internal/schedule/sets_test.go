@@ -1,0 +1,488 @@
+package schedule
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/record"
+)
+
+// newSetStory returns a story of a queue of two limiters of 10/s.
+func newSetStory(t *testing.T) *story {
+	s := newStory(t)
+	s.q = New(Settings{Limiters: 2, Linger: LingerThreshold, Jitter: s.q.settings.Jitter, Identity: record.NewIdentity("me")})
+	return s
+}
+
+// both returns a request for permits of two limiters.
+func both(n, other int64) *Request { return &Request{N: n, Rest: []int64{other}} }
+
+// waitBoth returns one that waits.
+func waitBoth(n, other int64) *Request {
+	r := both(n, other)
+	r.Kind = Wait
+	return r
+}
+
+// An outcome says how many requests of a group two limiters grant, and how long the others wait for each of them.
+type outcome struct {
+	granted int64
+	waits   [2]time.Duration
+}
+
+// replyOfBoth returns a reply of two limiters, which leaves so many permits of each.
+func (s *story) replyOfBoth(b *Batch, free [2]int64, outcomes ...outcome) *protocol.Reply {
+	g := s.reply(b, free[0], 0)
+	other := g.Member
+	other.Free = free[1]
+	other.At++
+	g.Others = []protocol.Member{other}
+	g.MakeOutcomes(len(outcomes))
+	for i, o := range outcomes {
+		g.SetGranted(i, o.granted)
+		for limiter, wait := range o.waits {
+			g.SetWait(i, limiter, wait.Microseconds())
+		}
+	}
+	return g
+}
+
+// asks checks the groups of a batch.
+func (s *story) asks(b *Batch, strict int, groups ...protocol.Group) {
+	s.t.Helper()
+	if b.Ask.Strict != strict || !slices.EqualFunc(b.Ask.Groups, groups, func(a, b protocol.Group) bool {
+		return a.Size == b.Size && a.Count == b.Count && slices.Equal(a.Rest, b.Rest)
+	}) {
+		s.t.Errorf("the batch asks %+v, strict are %d; expected %+v, %d", b.Ask.Groups, b.Ask.Strict, groups, strict)
+	}
+}
+
+// Each limiter of a set has its own part of a result and of the tally. What a caller that has left was granted goes to the next one
+// of the same batch.
+func TestSettleASet(t *testing.T) {
+	s := newSetStory(t)
+	all := []*Request{both(1, 2), both(3, 1), both(1, 2), both(1, 2), both(1, 2), both(5, 1)}
+	s.join(all...)
+	b := s.sends(all[0], all[2], all[3], all[4], all[1], all[5])
+	if s.q.Leave(all[2]) != b {
+		t.Error("the request that leaves is not in the batch")
+	}
+	f := s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{4, 3}, outcome{2, [2]time.Duration{0, 5 * ms}}, outcome{granted: 1}, outcome{0, [2]time.Duration{7 * ms, 0}}))
+	want := Facts{Tally: Tally{Own: 5, Denied: 1}, Others: []Tally{{Own: 5, Denied: 1}}, Granted: 3, Refused: true}
+	if !reflect.DeepEqual(f, want) {
+		t.Errorf("%+v, expected %+v", f, want)
+	}
+	s.q.Reserve(s.m, b, false) // changes nothing: no request waits
+	for i, want := range []struct {
+		state     State
+		allowed   bool
+		remaining [2]int64
+		waits     [2]time.Duration
+	}{
+		{Settled, true, [2]int64{8, 6}, [2]time.Duration{}}, {Settled, true, [2]int64{4, 3}, [2]time.Duration{}}, {state: Gone},
+		{Settled, true, [2]int64{4, 3}, [2]time.Duration{}}, // with the permits of the one that has left
+		{Settled, false, [2]int64{4, 3}, [2]time.Duration{0, 5 * ms}}, {Settled, false, [2]int64{4, 3}, [2]time.Duration{7 * ms, 0}},
+	} {
+		r := all[i]
+		if r.state != want.state {
+			t.Errorf("request %d is %v", i, r.state)
+		}
+		if want.state != Settled {
+			continue
+		}
+		o := r.Outcome
+		first, other := o.Result, o.Others[0]
+		if first.Allowed != want.allowed || other.Allowed != want.allowed || [2]int64{first.Remaining, other.Remaining} != want.remaining ||
+			[2]time.Duration{first.RetryAfter, other.RetryAfter} != want.waits || first.Limit != 10 || other.Limit != 10 {
+			t.Errorf("request %d: %+v", i, o)
+		}
+		if want.allowed && other.At != o.At+1 {
+			t.Errorf("request %d has records at %d and %d", i, o.At, other.At)
+		}
+	}
+	if !s.q.Idle() {
+		t.Error("the queue is not idle")
+	}
+}
+
+// What a caller that has left was granted is nobody's if it fits only at one limiter.
+func TestPermitsOfASetThatNobodyGets(t *testing.T) {
+	s := newSetStory(t)
+	leaves, refused := both(1, 2), both(1, 3)
+	s.join(leaves, refused)
+	b := s.sends(leaves, refused)
+	s.q.Leave(leaves)
+	f := s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{9, 0}, outcome{granted: 1}, outcome{0, [2]time.Duration{0, ms}}))
+	want := Facts{Tally: Tally{Own: 1, Unclaimed: 1}, Others: []Tally{{Own: 2, Unclaimed: 2, Denied: 1}}, Refused: true}
+	if !reflect.DeepEqual(f, want) || refused.Outcome.Allowed {
+		t.Errorf("%+v, expected %+v; %+v", f, want, refused.Outcome)
+	}
+}
+
+// A waiting set sleeps until its slowest limiter has its permits. Those behind it sleep, too, if they do not fit both limiters.
+func TestASetWaitsForTheSlowest(t *testing.T) {
+	s := newSetStory(t)
+	first, second := waitBoth(1, 1), waitBoth(2, 2)
+	s.join(first, second)
+	b := s.sends(first, second)
+	s.asks(b, 2, protocol.Group{Size: 1, Rest: []int64{1}, Count: 1}, protocol.Group{Size: 2, Rest: []int64{2}, Count: 1})
+	if f := s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{5, 0}, outcome{0, [2]time.Duration{0, 400 * ms}}, outcome{0, [2]time.Duration{0, 500 * ms}})); !f.Sleeps {
+		t.Error("the requests do not sleep")
+	}
+	s.wakes(400 * ms)
+	for limiter, want := range []time.Duration{0, 400 * ms} {
+		if at := first.FreeAt(limiter).Sub(s.m.Clock); at != want {
+			t.Errorf("the permits of limiter %d are free after %v, expected %v", limiter, at, want)
+		}
+	}
+	s.pass(400 * ms)
+	b = s.sends(first, second)
+	s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{4, 1}, outcome{granted: 1}, outcome{0, [2]time.Duration{0, 100 * ms}}))
+	s.wakes(100 * ms)
+	if !first.Outcome.Allowed || first.Outcome.Remaining != 4 || first.Outcome.Others[0].Remaining != 1 || second.state != Refused {
+		t.Errorf("%+v; the second one is %v", first.Outcome, second.state)
+	}
+}
+
+// FreeAt goes by the wait for one limiter. It is not known before a reply, and for a request that waits only for those in front of it.
+func TestFreeAt(t *testing.T) {
+	for _, waits := range [][]time.Duration{{100 * ms, 300 * ms, 200 * ms}, {300 * ms, 100 * ms, 200 * ms}, {300 * ms, 0, 300 * ms}} {
+		r := &Request{N: 1, Rest: []int64{1, 1}}
+		r.Outcome = Outcome{Result: Result{RetryAfter: waits[0]}, Others: []Share{{Result: Result{RetryAfter: waits[1]}}, {Result: Result{RetryAfter: waits[2]}}}}
+		if at := r.FreeAt(0); !at.IsZero() {
+			t.Errorf("when it is not known: %v", at)
+		}
+		r.free = start.Add(slices.Max(waits))
+		for limiter, want := range waits {
+			if at := r.FreeAt(limiter).Sub(start); at != want {
+				t.Errorf("%v, limiter %d: %v", waits, limiter, at)
+			}
+		}
+	}
+}
+
+// A request whose wait is not known asks again at once, before those that came later. One for more than a rate fails, and its limiter is told.
+func TestRequestsOfASetThatAreNotDecided(t *testing.T) {
+	s := newSetStory(t)
+	waits, tries, above := waitBoth(1, 1), both(1, 1), both(1, 11)
+	s.join(waits, tries, above)
+	b := s.sends(waits, tries, above)
+	later, try := waitBoth(1, 1), both(2, 2)
+	s.join(later, try)
+	f := s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{}, outcome{0, [2]time.Duration{unknown, 0}}, outcome{0, [2]time.Duration{0, unknown}}, outcome{granted: -2}))
+	if want := (Facts{Others: []Tally{{Denied: 1}}}); !reflect.DeepEqual(f, want) || !errors.Is(above.Outcome.Err, ErrExceedsRate) || above.Outcome.Failed != 1 {
+		t.Errorf("%v about limiter %d, %+v", above.Outcome.Err, above.Outcome.Failed, f)
+	}
+	b = s.sends(waits, later, tries, try)
+	s.asks(b, 1, protocol.Group{Size: 1, Rest: []int64{1}, Count: 2}, protocol.Group{Size: 1, Rest: []int64{1}, Count: 1}, protocol.Group{Size: 2, Rest: []int64{2}, Count: 1})
+	s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{}, outcome{granted: 2}, outcome{granted: 1}, outcome{granted: 1}))
+	if !s.q.Idle() {
+		t.Error("the queue is not idle")
+	}
+}
+
+// A waiting set that wants more than a rate asks at once, and blocks nobody.
+func TestASetAboveARate(t *testing.T) {
+	s := newSetStory(t)
+	first := waitBoth(1, 1)
+	s.join(first)
+	b := s.sends(first)
+	s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{}, outcome{0, [2]time.Duration{100 * ms, 0}}))
+	behind := waitBoth(1, 1)
+	s.join(behind)
+	s.wakes(100 * ms)
+	above := waitBoth(1, 11)
+	s.join(above)
+	b = s.sends(first, behind, above)
+	f := s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{}, outcome{0, [2]time.Duration{100 * ms, 0}}, outcome{granted: -2}))
+	if !errors.Is(above.Outcome.Err, ErrExceedsRate) || f.Denied != 0 || f.Others[0].Denied != 1 {
+		t.Errorf("%v, %+v", above.Outcome.Err, f)
+	}
+	s.wakes(100 * ms)
+}
+
+// Requests that had to wait for a call that timed out fail with it, and count at each limiter, unless the queue went on without it.
+func TestSetsBehindACallThatFails(t *testing.T) {
+	failed, behind := errors.New("failed"), errors.New("behind")
+	for _, stalled := range []bool{false, true} {
+		s := newSetStory(t)
+		r, later := both(1, 1), both(1, 1)
+		s.join(r)
+		b := s.sends(r)
+		if stalled {
+			s.q.Stalled(s.m, b)
+		}
+		s.join(later)
+		f := s.q.Fail(s.m, b, failed, behind)
+		want := Facts{Tally: Tally{Denied: 2}, Others: []Tally{{Denied: 2}}, Behind: 1}
+		if stalled {
+			want = Facts{Tally: Tally{Denied: 1}, Others: []Tally{{Denied: 1}}}
+		}
+		if !reflect.DeepEqual(f, want) || r.Outcome.Err != failed || !stalled && later.Outcome.Err != behind || s.q.Idle() == stalled {
+			t.Errorf("stalled %v: %+v, errors %v and %v, idle %v", stalled, f, r.Outcome.Err, later.Outcome.Err, s.q.Idle())
+		}
+	}
+}
+
+// A stalled batch of a set does not hold up the next one; a fourth does.
+func TestStalledSet(t *testing.T) {
+	s := newSetStory(t)
+	var all []*Batch
+	for range MaxDetached + 1 {
+		r := waitBoth(1, 1)
+		s.join(r)
+		b := s.sends(r)
+		s.q.Stalled(s.m, b)
+		all = append(all, b)
+	}
+	late := waitBoth(1, 1)
+	s.join(late)
+	s.wakes(0)
+	s.q.Settle(s.m, all[0], s.replyOfBoth(all[0], [2]int64{9, 9}, outcome{granted: 1}))
+	if !s.q.Stalled(s.m, all[MaxDetached]) {
+		t.Error("the queue does not go on")
+	}
+	s.sends(late)
+}
+
+// A waiting set keeps nothing in its own queue; what others wait for in front of it is a group before it, at each limiter.
+func TestWhatIsInFrontOfASetIsKeptFree(t *testing.T) {
+	s := newSetStory(t)
+	first, second, third := waitBoth(1, 1), waitBoth(1, 1), waitBoth(1, 1)
+	first.Front, second.Front, third.Front = []int64{0, 0}, []int64{0, 3}, []int64{2, 0}
+	try := both(1, 1)
+	s.join(first, second, third, try)
+	b := s.sends(first, second, third, try)
+	one := protocol.Group{Size: 1, Rest: []int64{1}, Count: 1}
+	s.asks(b, 5, one, protocol.Group{Size: 0, Rest: []int64{3}}, one, protocol.Group{Size: 2, Rest: []int64{0}}, one, one)
+}
+
+// What is in front of a set that the batch does not carry is kept free of those behind it, too.
+func TestWhatIsInFrontOfASetThatIsLeftOutIsKeptFree(t *testing.T) {
+	one := protocol.Group{Size: 1, Rest: []int64{1}, Count: 1}
+	for _, stalled := range []bool{false, true} { // or its caller is about to leave
+		s := newSetStory(t)
+		first, between, behind := waitBoth(1, 1), waitBoth(1, 1), waitBoth(1, 1)
+		first.Front, between.Front, behind.Front = []int64{2, 0}, []int64{0, 3}, []int64{4, 0}
+		if stalled {
+			s.join(first, between)
+			s.q.Stalled(s.m, s.sends(first, between))
+			s.join(behind)
+		} else {
+			s.q.settings.Leaving = func(r *Request) bool { return r != behind }
+			s.join(first, between, behind)
+		}
+		s.asks(s.sends(behind), 2, protocol.Group{Size: 6, Rest: []int64{3}}, one)
+	}
+}
+
+// A call for callers of one limiter keeps free what callers of sets in front of them wait for.
+func TestWhatSetsWaitForIsKeptFree(t *testing.T) {
+	s := newStory(t)
+	first, second, third := wait(1), wait(1), wait(1)
+	between, long, behind := &Keep{N: 1}, &Keep{N: 4, From: s.m.Clock.Add(100 * ms)}, &Keep{N: 3}
+	s.join(first)
+	s.q.Hold(between)
+	s.join(second, third)
+	s.q.Hold(long)
+	s.q.Hold(behind)
+	try := &Request{N: 1}
+	s.join(try)
+	b := s.sends(first, second, third, try)
+	one := protocol.Group{Size: 1, Count: 1}
+	two := protocol.Group{Size: 1, Count: 2}
+	s.asks(b, 4, one, protocol.Group{Size: 1}, two, protocol.Group{Size: 3}, one) // long has until then to wait for another limiter
+	if b.Requests() != 4 || b.Ask.Partial {
+		t.Errorf("the batch has %d requests; it is only a part: %v", b.Requests(), b.Ask.Partial)
+	}
+	// One permit is free, which is kept. Neither the one that waits nor the one that does not asks again at once.
+	f := s.q.Settle(s.m, b, s.reply(b, 1, 50*ms, 1, 0, 0, 0, 0))
+	if f.Granted != 1 || !f.Sleeps || second.state != Refused || try.state != Settled {
+		t.Errorf("%+v; the requests are %v and %v", f, second.state, try.state)
+	}
+	s.q.Reserve(s.m, b, false)
+	if o := try.Outcome; o.Remaining != 0 || o.RetryAfter != 50*ms {
+		t.Errorf("%+v", o)
+	}
+	s.wakes(50 * ms)
+	s.pass(101 * ms)
+	b = s.sends(second, third)
+	s.asks(b, 2, protocol.Group{Size: 1}, two)
+	s.q.Settle(s.m, b, s.reply(b, 0, 50*ms, 0, 2))
+	if s.q.Idle() {
+		t.Error("with keeps, the queue is idle")
+	}
+	s.join(&Request{N: 1})
+	b = s.sends(s.q.trying[0])
+	s.asks(b, 1, protocol.Group{Size: 8}, one)
+}
+
+// A request that does not wait, and is refused only because of a keep, waits as long as the reply says, though permits are free.
+func TestAKeepIsNoReasonToTryAtOnce(t *testing.T) {
+	for _, keeps := range []bool{false, true} {
+		s := newStory(t)
+		if keeps {
+			s.q.Hold(&Keep{N: 2})
+		}
+		try := &Request{N: 1}
+		s.join(try)
+		b := s.sends(try)
+		granted := make([]int64, len(b.Ask.Groups))
+		s.q.Settle(s.m, b, s.reply(b, 2, 50*ms, granted...))
+		s.q.Reserve(s.m, b, false)
+		want := time.Millisecond
+		if keeps {
+			want = 50 * ms
+		}
+		if o := try.Outcome; o.Remaining != 0 || o.RetryAfter != want || o.NextAfter != want {
+			t.Errorf("keeps %v: %+v, expected a wait of %v", keeps, o, want)
+		}
+	}
+}
+
+// No permits are taken ahead while callers of sets wait.
+func TestNoLeaseBesideAKeep(t *testing.T) {
+	s := newStory(t)
+	s.q.Hold(&Keep{N: 1, From: s.m.Clock.Add(time.Hour)})
+	s.join(&Request{N: 1})
+	s.q.Due(s.m)
+	s.q.Fill(s.m, new(Batch), func(d lease.Draft) int64 {
+		if d.May {
+			t.Error("a lease may be taken")
+		}
+		return 0
+	})
+}
+
+// A batch without requests is not sent, whatever is kept.
+func TestKeepsAloneMakeNoCall(t *testing.T) {
+	s := newStory(t)
+	s.q.settings.Leaving = func(*Request) bool { return true }
+	s.q.Hold(&Keep{N: 1})
+	s.join(&Request{N: 1})
+	s.sends()
+	s.wakes(0)
+}
+
+// InFront counts requests and keeps between the given keeps, but no keeps of the same set, and none that do not count yet.
+func TestInFront(t *testing.T) {
+	q, set, other := newStory(t).q, "this set", "another set"
+	hold := func(k *Keep) *Keep {
+		q.Hold(k)
+		return k
+	}
+	q.Join(wait(1))
+	hold(&Keep{N: 2, Owner: other})
+	first := hold(&Keep{N: 1, Owner: set})
+	second := hold(&Keep{N: 1, Owner: set})
+	q.Join(wait(4))
+	hold(&Keep{N: 8, Owner: other, From: start.Add(ms)})
+	hold(&Keep{N: 16, Owner: set}) // of a request that was served meanwhile
+	q.Join(wait(32))
+	third := hold(&Keep{N: 1, Owner: set})
+	q.Join(wait(64))
+	hold(&Keep{N: 128, Owner: other})
+	for after, want := range map[time.Duration][]int64{0: {3, 0, 36}, ms: {3, 0, 36}, ms + 1: {3, 0, 44}} {
+		if got := q.InFront([]*Keep{first, second, third}, start.Add(after)); !slices.Equal(got, want) {
+			t.Errorf("after %v: %v, expected %v", after, got, want)
+		}
+	}
+}
+
+// Once a keep is gone without a grant, those who wait are asked for at once. With nobody there is nothing to do.
+func TestDrop(t *testing.T) {
+	s := newStory(t)
+	gone, stays := &Keep{N: 5}, &Keep{N: 5}
+	s.q.Hold(gone)
+	first := wait(1)
+	s.join(first)
+	s.q.Hold(stays)
+	s.refuse(s.sends(first), time.Second)
+	s.wakes(time.Second)
+	s.q.Drop(gone, time.Time{})
+	if keeps := s.q.Keeps(); !slices.Equal(keeps, []*Keep{stays}) {
+		t.Errorf("%d keeps are left, or another one", len(keeps))
+	}
+	b := s.sends(first)
+	s.asks(b, 1, protocol.Group{Size: 1, Count: 1})
+	s.q.Settle(s.m, b, s.reply(b, 0, 0, 1))
+	s.q.Drop(stays, time.Time{})
+	s.wakes(0)
+	if !s.q.Idle() {
+		t.Error("without keeps, the queue is not idle")
+	}
+}
+
+// A call that may have kept permits free which another queue was granted meanwhile is made again. One that was complete before is
+// not, and that of a queue without waiting requests is not.
+func TestOverlapped(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		at    func(s *story, first *Request) (sent time.Time) // what happens before; it returns when the other call was sent
+		again bool
+	}{
+		{"complete before", func(s *story, first *Request) time.Time {
+			s.refuse(s.sends(first), time.Second)
+			s.pass(ms)
+			return s.m.Mono
+		}, false},
+		{"complete meanwhile", func(s *story, first *Request) time.Time {
+			b, sent := s.sends(first), s.m.Mono
+			s.pass(ms)
+			s.refuse(b, time.Second)
+			s.pass(ms)
+			return sent
+		}, true},
+		{"in flight", func(s *story, first *Request) time.Time {
+			s.sends(first)
+			s.pass(ms)
+			return s.m.Mono
+		}, true},
+	} {
+		for _, drop := range []bool{false, true} { // Drop after a grant does the same
+			s := newStory(t)
+			k := &Keep{N: 1}
+			s.q.Hold(k)
+			first := wait(1)
+			s.join(first)
+			sent := c.at(s, first)
+			if drop {
+				s.q.Drop(k, sent)
+			} else {
+				s.q.Overlapped(sent)
+			}
+			if b := s.q.InFlight(); b != nil {
+				s.refuse(b, time.Second)
+			}
+			if due := s.q.Due(s.m); due != c.again {
+				t.Errorf("%s, by Drop %v: a batch is due: %v", c.name, drop, due)
+			}
+		}
+	}
+	s := newStory(t)
+	try := &Request{N: 1}
+	s.join(try)
+	b := s.sends(try)
+	s.q.Overlapped(s.m.Mono)
+	s.refuse(b, time.Second)
+	s.wakes(0)
+}
+
+// A detached batch may be executed after a grant of another queue, too.
+func TestOverlappedByADetachedBatch(t *testing.T) {
+	s := newStory(t)
+	first, second := wait(1), wait(1)
+	s.join(first)
+	s.q.Stalled(s.m, s.sends(first))
+	s.join(second)
+	s.refuse(s.sends(second), time.Second)
+	s.pass(ms)
+	s.wakes(time.Second - ms)
+	s.q.Overlapped(s.m.Mono)
+	s.sends(second)
+}

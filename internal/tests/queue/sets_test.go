@@ -1,0 +1,397 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
+)
+
+// Callers that wait for several limiters at once (AcquireAll), alone and among callers of single limiters.
+
+// acquireAll makes a call of Client.AcquireAll.
+func acquireAll(b *rig.Bubble, n int64, limiters ...*rratelimiter.Limiter) *rig.Call {
+	return b.Call(func(ctx context.Context) (bool, error) {
+		err := limiters[0].Client().AcquireAll(ctx, n, limiters...)
+		return err == nil, err
+	})
+}
+
+// perSecond returns a limiter with so many permits a second.
+func perSecond(p *rig.Process, name string, n int64) *rratelimiter.Limiter {
+	return p.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerSecond(n)))
+}
+
+// free returns how many permits of a limiter are free.
+func free(t *testing.T, l *rratelimiter.Limiter) int64 {
+	t.Helper()
+	state, err := l.State(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state.Available
+}
+
+func TestAcquireAllWaitsForTheSlowest(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		fast, slow := perSecond(p, "{t}fast", 1), p.RateLimiter("{t}slow", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 3 * time.Second}))
+		b.Granted("the first caller", acquireAll(b, 1, fast, slow), 0)
+		second, third := acquireAll(b, 1, fast, slow), acquireAll(b, 1, fast, slow)
+		b.SleepTo(1500 * time.Millisecond)
+		if n := free(t, fast); n != 1 {
+			t.Errorf("%d permits are free while nobody can use them", n)
+		}
+		b.SleepTo(6 * time.Second)
+		b.Granted("the second", second, 3*time.Second)
+		b.Granted("the third", third, 6*time.Second)
+	})
+}
+
+// TestSetsAndSinglesAreServedInOrder: each caller in front of another one gets its permits first, however they return.
+func TestSetsAndSinglesAreServedInOrder(t *testing.T) {
+	for _, each := range []int{1, 5} { // callers in a row
+		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+			rate := int64(2 * each)
+			p := b.Process()
+			x, y := perSecond(p, "{t}x", rate), perSecond(p, "{t}y", rate)
+			b.Granted("who takes all", acquireAll(b, rate, x, y), 0)
+			for round := range 3 {
+				for range each {
+					single, set := b.Acquire(x, 1), acquireAll(b, 1, x, y)
+					at := time.Duration(1+round) * time.Second
+					defer func() {
+						b.Granted("a single", single, at)
+						b.Granted("a set", set, at)
+					}()
+				}
+			}
+			b.SleepTo(10 * time.Second)
+		})
+	}
+}
+
+func TestSetsAndSinglesTakeTurns(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		x, y := perSecond(p, "{t}x", 1), perSecond(p, "{t}y", 1)
+		b.Granted("who takes all", acquireAll(b, 1, x, y), 0)
+		var calls []*rig.Call
+		for range 3 {
+			calls = append(calls, b.Acquire(x, 1), acquireAll(b, 1, y, x), acquireAll(b, 1, x, y), b.Acquire(x, 1))
+		}
+		b.SleepTo(20 * time.Second)
+		for i, call := range calls {
+			b.Granted("a caller", call, time.Duration(1+i)*time.Second)
+		}
+	})
+}
+
+// TestASetThatWaitsLongDelaysNobody: while a set waits for one limiter, others take the permits of the other one. A permit that
+// is back in time is not kept for the set.
+func TestASetThatWaitsLongDelaysNobody(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		fast, slow := perSecond(p, "{t}fast", 1), p.RateLimiter("{t}slow", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 10 * time.Second}))
+		b.Granted("who takes all", acquireAll(b, 1, fast, slow), 0)
+		b.SleepTo(500 * time.Millisecond)
+		set := acquireAll(b, 1, fast, slow)
+		var singles []*rig.Call
+		for range 11 {
+			singles = append(singles, b.Acquire(fast, 1))
+		}
+		b.SleepTo(20 * time.Second)
+		b.Granted("the set", set, 10*time.Second)
+		for i, call := range singles {
+			at := time.Duration(1+i) * time.Second
+			if i >= 9 {
+				at += time.Second // the tenth permit is the set's
+			}
+			b.Granted("a single", call, at)
+		}
+	})
+}
+
+// TestWhoLeavesMakesRoom: once a caller in front leaves, those behind it are served, of a set or not.
+func TestWhoLeavesMakesRoom(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		x, y := perSecond(p, "{t}x", 2), perSecond(p, "{t}y", 2)
+		b.Granted("one permit of each", acquireAll(b, 1, x, y), 0)
+		big, set := b.Acquire(x, 2), acquireAll(b, 1, x, y)
+		b.Waits("a set behind a single", set)
+		b.SleepTo(200 * time.Millisecond)
+		big.Cancel()
+		b.Granted("a set behind a single that has left", set, 200*time.Millisecond)
+
+		bigSet, single := acquireAll(b, 2, x, y), b.Acquire(x, 1)
+		b.SleepTo(1100 * time.Millisecond)
+		b.Waits("a single behind a set", single)
+		bigSet.Cancel()
+		b.Granted("a single behind a set that has left", single, 1100*time.Millisecond)
+		if bigSet.OK || !errors.Is(bigSet.Err, context.Canceled) {
+			t.Errorf("the set that has left: %v, %v", bigSet.OK, bigSet.Err)
+		}
+	})
+}
+
+func TestTryAcquireAllTimeout(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		x, y := perSecond(p, "{t}x", 1), perSecond(p, "{t}y", 1)
+		try := func(timeout time.Duration) *rig.Call {
+			return b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 1, timeout, x, y) })
+		}
+		b.Granted("the first", try(0), 0)
+		b.Ended("without a timeout", try(0), false, 0)
+		b.Ended("not free in time", try(900*time.Millisecond), false, 0)
+		second, behind := try(1100*time.Millisecond), try(1100*time.Millisecond)
+		b.SleepTo(3 * time.Second)
+		b.Granted("free in time", second, time.Second)
+		b.Ended("behind it", behind, false, time.Second)
+	})
+}
+
+// TestSetsKeepNothing: after callers of sets have come and gone, nothing is left of them, and a lease is taken again.
+func TestSetsKeepNothing(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		leased := rratelimiter.WithLease(100 * time.Millisecond)
+		x := p.RateLimiter("{t}x", rratelimiter.WithRate(rratelimiter.PerSecond(1000)), leased)
+		y := p.RateLimiter("{t}y", rratelimiter.WithRate(rratelimiter.PerSecond(1000)), leased)
+		var calls []*rig.Call
+		for i := range 40 {
+			call := acquireAll(b, 400, x, y)
+			if calls = append(calls, call); i%4 == 3 {
+				call.Cancel()
+			}
+		}
+		b.SleepTo(20 * time.Second)
+		got := 0
+		for _, call := range calls {
+			if call.OK {
+				got++
+			}
+		}
+		if waiting := p.Waiting(); got != 30 || len(waiting) != 0 {
+			t.Errorf("%d are granted, waiting are %v", got, waiting)
+		}
+		before := p.Wire.Calls()
+		for range 100 {
+			b.Granted("a single", b.Try(x, 1), 20*time.Second)
+		}
+		if calls := p.Wire.Calls() - before; calls > 10 {
+			t.Errorf("100 singles took %d calls, with a lease", calls)
+		}
+	})
+}
+
+// TestManySetsShareCalls: callers of one set that wait are served together, in the order of their arrival.
+func TestManySetsShareCalls(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		const callers, rate = 1000, 100
+		p := b.Process()
+		x, y := perSecond(p, "{t}x", rate), perSecond(p, "{t}y", rate)
+		var calls []*rig.Call
+		before := p.Wire.Calls()
+		for range callers {
+			calls = append(calls, acquireAll(b, 1, x, y))
+		}
+		b.SleepTo(20 * time.Second)
+		for i, call := range calls {
+			b.Granted("a caller", call, time.Duration(i/rate)*time.Second)
+		}
+		if n := p.Wire.Calls() - before; n > rate+2*callers/rate {
+			t.Errorf("%d calls", n)
+		}
+	})
+}
+
+func TestAcquireAllReportsErrors(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		x, y := perSecond(p, "{t}x", 5), perSecond(p, "{t}y", 2)
+		for what, want := range map[*rig.Call]error{
+			acquireAll(b, 3, x, y):                           rratelimiter.ErrExceedsRate,
+			acquireAll(b, 0, x, y):                           rratelimiter.ErrInvalidPermits,
+			acquireAll(b, 1, x, p.RateLimiter("{t}no rate")): rratelimiter.ErrNotInitialized,
+			acquireAll(b, 3, y, x):                           rratelimiter.ErrExceedsRate,
+		} {
+			synctest.Wait()
+			if !what.Ended.Load() || !errors.Is(what.Err, want) {
+				t.Errorf("%v, want %v", what.Err, want)
+			}
+		}
+		if n := free(t, x); n != 5 {
+			t.Errorf("%d of 5 permits are free", n)
+		}
+		twice := []*rratelimiter.Limiter{x, x}
+		b.Granted("a limiter listed twice", acquireAll(b, 2, twice...), 0)
+		waits := acquireAll(b, 2, twice...)
+		b.SleepTo(time.Second)
+		b.Granted("listed twice, waiting", waits, time.Second)
+	})
+}
+
+// TestSetsAreFair: callers that ask again and again for one limiter, for another one and for both get about the same, and nobody
+// waits much longer than its turn.
+func TestSetsAreFair(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		const workers, rate, seconds = 50, 20, 100
+		p := b.Process()
+		x, y := perSecond(p, "{t}x", rate), p.RateLimiter("{t}y", rratelimiter.WithRate(rratelimiter.Rate{Permits: 5 * rate, Interval: 5 * time.Second}))
+		ctx, cancel := context.WithTimeout(t.Context(), seconds*time.Second)
+		defer cancel()
+		var got [workers]int
+		var longest [workers]time.Duration
+		for i := range workers {
+			limiters := [][]*rratelimiter.Limiter{{x, y}, {x, y}, {y, x}, {x}, {y}}[i%5]
+			go func() {
+				for {
+					started := time.Now()
+					if p.AcquireAll(ctx, 1, limiters...) != nil {
+						return
+					}
+					got[i]++
+					longest[i] = max(longest[i], time.Since(started))
+				}
+			}()
+		}
+		b.SleepTo((seconds + 1) * time.Second)
+		const turn = 40 * time.Second / rate // 40 workers want a permit of each limiter
+		least, most := slices.Min(got[:]), slices.Max(got[:])
+		if total := slices.Max(longest[:]); least < seconds/3 || most > 2*least || total > turn+6*time.Second {
+			t.Errorf("%v grants, longest waits %v", got, longest)
+		}
+	})
+}
+
+// A want is what one caller of a random story wants, and what became of it.
+type want struct {
+	at       time.Duration // of its arrival
+	permits  []int64       // of each limiter; 0: none
+	patience time.Duration // after it the caller leaves; 0: never
+	call     *rig.Call
+}
+
+// TestRandomSetsAndSingles: whoever comes and leaves, in any order, no window of a limiter exceeds its rate, and nobody waits much
+// longer than if each limiter served its callers one by one in the order of their arrival.
+func TestRandomSetsAndSingles(t *testing.T) {
+	for seed := range int64(40) {
+		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+			random := rand.New(rand.NewSource(seed))
+			p := b.Process()
+			var limiters []*rratelimiter.Limiter
+			var rates []rratelimiter.Rate
+			for i := range 3 {
+				rate := rratelimiter.Rate{Permits: 2 + random.Int63n(6), Interval: time.Duration(1+random.Intn(5)) * time.Second}
+				rates = append(rates, rate)
+				limiters = append(limiters, p.RateLimiter(fmt.Sprint("{t}", i), rratelimiter.WithRate(rate)))
+			}
+			var wants []*want
+			for range 60 {
+				w := &want{permits: make([]int64, len(rates))}
+				for n := 1 + random.Intn(len(rates)); n > 0; n-- {
+					w.permits[random.Intn(len(rates))] = 1 + random.Int63n(2)
+				}
+				if seed%2 == 1 && random.Intn(4) == 0 {
+					w.patience = time.Duration(random.Intn(5000)) * time.Millisecond
+				}
+				b.SleepTo(time.Since(b.Start) + time.Duration(random.Intn(700))*time.Millisecond)
+				w.at = time.Since(b.Start)
+				w.call = w.ask(b, p, limiters)
+				wants = append(wants, w)
+			}
+			b.SleepTo(10 * time.Minute)
+			for i, rate := range rates {
+				checkWindows(t, fmt.Sprintf("seed %d, limiter %d", seed, i), wants, i, rate)
+			}
+			checkTurns(t, fmt.Sprintf("seed %d", seed), wants, rates)
+		})
+	}
+}
+
+// ask makes the call of w.
+func (w *want) ask(b *rig.Bubble, p *rig.Process, limiters []*rratelimiter.Limiter) *rig.Call {
+	var of []*rratelimiter.Limiter
+	var permits []int64
+	for i, n := range w.permits {
+		if n > 0 {
+			of, permits = append(of, limiters[i]), append(permits, n)
+		}
+	}
+	return b.Call(func(ctx context.Context) (bool, error) {
+		if w.patience > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, w.patience)
+			defer cancel()
+		}
+		err := p.AcquireAllN(ctx, permits, of...)
+		return err == nil, err
+	})
+}
+
+// checkWindows checks that no interval has more permits of a limiter than its rate.
+func checkWindows(t *testing.T, what string, wants []*want, limiter int, rate rratelimiter.Rate) {
+	t.Helper()
+	for _, last := range wants {
+		sum := int64(0)
+		for _, w := range wants {
+			if w.call.OK && w.call.At > last.call.At-rate.Interval && w.call.At <= last.call.At {
+				sum += w.permits[limiter]
+			}
+		}
+		if last.call.OK && sum > rate.Permits {
+			t.Errorf("%s: %d permits in the interval until %v", what, sum, last.call.At)
+		}
+	}
+}
+
+// checkTurns compares the times of grants with those of limiters that serve their callers one by one, in order of arrival. A caller of
+// several limiters may wait an interval of each longer than that, and delays others as long.
+func checkTurns(t *testing.T, what string, wants []*want, rates []rratelimiter.Rate) {
+	t.Helper()
+	slack := time.Duration(0)
+	for _, rate := range rates {
+		slack += rate.Interval
+	}
+	turns := make([]time.Duration, len(wants)) // 0: it leaves
+	for i, w := range wants {
+		if w.patience > 0 {
+			continue
+		}
+		turn := w.at
+		for j, other := range wants[:i] {
+			for limiter, n := range w.permits {
+				if n > 0 && other.permits[limiter] > 0 {
+					turn = max(turn, turns[j])
+				}
+			}
+		}
+		for limiter := 0; limiter < len(rates); limiter++ {
+			used, oldest := int64(0), time.Duration(math.MaxInt64)
+			for j, other := range wants[:i] {
+				if other.permits[limiter] > 0 && other.patience == 0 && turns[j] > turn-rates[limiter].Interval {
+					used += other.permits[limiter]
+					oldest = min(oldest, turns[j])
+				}
+			}
+			if n := w.permits[limiter]; n > 0 && used+n > rates[limiter].Permits {
+				turn = oldest + rates[limiter].Interval
+				limiter = -1 // all again, at that time
+			}
+		}
+		turns[i] = turn
+		if !w.call.OK || w.call.At > turn+slack {
+			t.Errorf("%s: caller %d, who came at %v for %v, was served at %v (%v), its turn was at %v", what, i, w.at, w.permits, w.call.At, w.call.Err, turn)
+		}
+	}
+}
