@@ -271,6 +271,24 @@ func ExampleClient_TakeAll() {
 	// 9300 <nil>
 }
 
+// The job was cancelled: the permits of all its limits are given back.
+func ExampleGrantAll_Return() {
+	ctx := context.Background()
+	s := limittest.Start()
+	defer s.Close()
+	client := s.Client()
+
+	service := client.RateLimiter("{jobs}:service", rratelimiter.WithRate(rratelimiter.PerSecond(50)))
+	user := client.RateLimiter("{jobs}:user", rratelimiter.WithRate(rratelimiter.PerHour(100)))
+	grants, results, err := client.TakeAll(ctx, []int64{1, 2}, service, user)
+	if err != nil || grants == nil {
+		fmt.Println(results, err)
+		return
+	}
+	fmt.Println(rratelimiter.GrantAll(grants).Return(ctx))
+	// Output: 3 <nil>
+}
+
 // The work may not happen: then its permits are given back.
 func ExampleLimiter_Take() {
 	server := limittest.Start()
@@ -329,6 +347,77 @@ func ExampleGrant_Return() {
 	// 1 <nil>
 	// left: 4
 	// 0 <nil>
+}
+
+// A mail waits until the limits of the provider and of its sender allow it. Until then it takes no permits.
+func ExampleClient_AcquireAll() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	client := server.Client()
+	provider := client.RateLimiter("{mails}:provider", rratelimiter.WithRate(rratelimiter.PerMinute(50)))
+	sender := client.RateLimiter("{mails}:sender", rratelimiter.WithRate(rratelimiter.PerMinute(1)))
+	if err := client.AcquireAll(ctx, 1, provider, sender); err != nil {
+		fmt.Println(err)
+		return
+	}
+	acquired := make(chan error)
+	go func() { acquired <- client.AcquireAll(ctx, 1, provider, sender) }()
+
+	for len(client.Waiting()) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Println(client.Waiting())
+	fmt.Println(provider.AvailablePermits(ctx))
+	server.Advance(time.Minute)
+	fmt.Println(<-acquired)
+	fmt.Println(provider.AvailablePermits(ctx))
+	// Output:
+	// map[{mails}:provider:1 {mails}:sender:1]
+	// 49 <nil>
+	// <nil>
+	// 49 <nil>
+}
+
+// A call of a language model waits for one permit of a limit of requests, and for its tokens of another limit.
+func ExampleClient_AcquireAllN() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	client := server.Client()
+	requests := client.RateLimiter("{model}:requests", rratelimiter.WithRate(rratelimiter.PerMinute(60)))
+	tokens := client.RateLimiter("{model}:tokens", rratelimiter.WithRate(rratelimiter.PerMinute(10_000)))
+	for _, size := range []int64{7000, 12_000} {
+		fmt.Println(client.AcquireAllN(ctx, []int64{1, size}, requests, tokens))
+	}
+	fmt.Println(requests.AvailablePermits(ctx))
+	fmt.Println(tokens.AvailablePermits(ctx))
+	// Output:
+	// <nil>
+	// acquire all of "{model}:tokens": rratelimiter: the rate is less than the requested permits (12000)
+	// 59 <nil>
+	// 3000 <nil>
+}
+
+// If the permits of one limiter cannot be free in time, it returns at once, and takes nothing.
+func ExampleClient_TryAcquireAllTimeout() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	client := server.Client()
+	provider := client.RateLimiter("{mails}:provider", rratelimiter.WithRate(rratelimiter.PerMinute(50)))
+	sender := client.RateLimiter("{mails}:sender", rratelimiter.WithRate(rratelimiter.PerHour(1)))
+	for range 2 {
+		fmt.Println(client.TryAcquireAllTimeout(ctx, 1, time.Minute, provider, sender))
+	}
+	fmt.Println(provider.AvailablePermits(ctx))
+	// Output:
+	// true <nil>
+	// false <nil>
+	// 49 <nil>
 }
 
 // A request of a language model takes one permit of one limit, and its tokens of another.

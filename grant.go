@@ -50,7 +50,7 @@ func (l *Limiter) TakeUpTo(ctx context.Context, n int64) (*Grant, error) {
 }
 
 // TakeAll is AllowAllN with a Grant for each limiter: it takes permits[i] of limiters[i], from all limiters or from none.
-// Each Grant can be given back separately, in full or in part. For example, a call of a language model takes one permit of
+// Each Grant can be given back separately, in full or in part, and all together by [GrantAll.Return]. For example, a call of a language model takes one permit of
 // a limit of requests per minute and as many tokens as it can cost, and gives back the tokens that it did not use.
 //
 // The grants and the results are in the order of the limiters. A limiter that is listed twice has a Grant at each place. If
@@ -58,7 +58,7 @@ func (l *Limiter) TakeUpTo(ctx context.Context, n int64) (*Grant, error) {
 // ends while a call is in flight, the permits that the call takes are given back in the background.
 func (c *Client) TakeAll(ctx context.Context, permits []int64, limiters ...*Limiter) ([]*Grant, []Result, error) {
 	grants := make([]*Grant, len(limiters))
-	results, err := c.askAll(ctx, "take all", permits, limiters, grants)
+	results, err := c.askAll(ctx, "take all", dispatch.Ask{}, permits, limiters, grants)
 	if len(results) == 0 || !results[0].Allowed {
 		return nil, results, err
 	}
@@ -115,13 +115,32 @@ func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 	return returned, wrap(operation, g.limiter.name, err)
 }
 
+// A GrantAll holds the grants of several limiters, such as those of [Client.TakeAll].
+type GrantAll []*Grant
+
+// Return gives back all permits of all grants, by calls that run at the same time, and returns how many came back, of all limiters
+// together. The error joins those of all calls. See [Grant.Return].
+func (all GrantAll) Return(ctx context.Context) (int64, error) {
+	returned, errs := make([]int64, len(all)), make([]error, len(all))
+	var calls sync.WaitGroup
+	for i, g := range all {
+		calls.Go(func() { returned[i], errs[i] = g.Return(ctx, g.Permits()) })
+	}
+	calls.Wait()
+	sum := int64(0)
+	for _, n := range returned {
+		sum += n
+	}
+	return sum, errors.Join(errs...)
+}
+
 // Health is what this process knows, without a call, about the Redis node of a limiter.
 type Health struct {
 	Away    bool // the node cannot be reached, or cannot grant permits (see WithFallback)
 	Decides bool // this process decides instead of the node (WithFallback)
 	// Silence is how long the last call for this limiter has been waiting for its reply; calls for other limiters do not
 	// count. It is 0 if the reply has come, if the call has stalled and carries no caller of Acquire or TryAcquireTimeout,
-	// and for calls of AllowAll and AcquireUpTo.
+	// and for calls of AllowAll, AcquireAll and AcquireUpTo.
 	Silence time.Duration
 }
 

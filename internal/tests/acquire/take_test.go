@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
@@ -206,6 +207,39 @@ func TestEachGrantOfTakeAllIsReturned(t *testing.T) {
 }
 
 // TakeUpTo takes what is free, and gives back what was granted then.
+// TestAllGrantsAreReturnedTogether: one Return gives back what is left of all grants. If a call fails, the others count.
+func TestAllGrantsAreReturnedTogether(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(10))), r.Limiter("b", rratelimiter.WithRate(rratelimiter.PerMinute(20)))
+		take := func() rratelimiter.GrantAll {
+			t.Helper()
+			grants, _, err := r.Client.TakeAll(t.Context(), []int64{3, 5}, a, b)
+			r.Must(err)
+			return grants
+		}
+		grants := take()
+		if n, err := grants[1].Return(t.Context(), 1); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		for _, want := range []int64{7, 0} {
+			if n, err := grants.Return(t.Context()); n != want || err != nil {
+				t.Errorf("%d permits came back, %v, want %d", n, err, want)
+			}
+		}
+		if freeA, freeB := r.Free(a), r.Free(b); freeA != 10 || freeB != 20 {
+			t.Errorf("%d and %d permits are free", freeA, freeB)
+		}
+		grants = append(take(), nil) // a nil grant holds nothing
+		key := rig.Keys(a)[keys.Permits]
+		r.Must(r.Redis.Del(t.Context(), key).Err())
+		r.Must(r.Redis.Set(t.Context(), key, "of another type", 0).Err())
+		if n, err := grants.Return(t.Context()); n != 5 || err == nil || grants[0].Permits() != 3 || grants[1].Permits() != 0 {
+			t.Errorf("%d permits came back, %v; left are %d and %d", n, err, grants[0].Permits(), grants[1].Permits())
+		}
+	})
+}
+
 func TestTakeUpToIsReturned(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
