@@ -217,6 +217,10 @@ func goals() []goal {
 			figure("EVALs", 30, atMost, crowdsName, rowLibrary, commands, 1),
 			figure("x the ideal", 1.02, atMost, crowdsName, rowLibrary, overIdeal, 1),
 		}},
+		{"1,000 blocked callers of two limits at once, 100/s", "at most 15 EVALs for all, total time at most 1.005x the ideal", []check{
+			figure("EVALs", 15, atMost, pairCrowdName, rowLibrary, commands, 1),
+			figure("x the ideal", 1.005, atMost, pairCrowdName, rowLibrary, overIdeal, 1),
+		}},
 		{"memory at 1,000,000 outstanding permits, WithGranularity(interval/1000)", "below 200 KB in the zset", []check{
 			figure("KB", 200, atMost, memoryName, rowGranularity, setBytes, 1000),
 		}},

@@ -267,7 +267,7 @@ func inTurn[C any](open opener[C]) opener[C] {
 	}
 }
 
-// allowAll asks both limiters of a pair, with an option, by AllowAll.
+// allowAll asks both limiters of a pair, with an option, by AllowAll or, if callers wait, by AcquireAll.
 func allowAll(o option) opener[*redis.Client] {
 	return func(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
 		client := rratelimiter.NewClient(rdb)
@@ -276,7 +276,10 @@ func allowAll(o option) opener[*redis.Client] {
 			return nil, err
 		}
 		second, err := limiters(ctx, client, s.others(), o)
-		return func(ctx context.Context, i int, n int64, _ bool) (bool, error) {
+		return func(ctx context.Context, i int, n int64, wait bool) (bool, error) {
+			if wait {
+				return true, client.AcquireAll(ctx, n, first[i], second[i])
+			}
 			results, err := client.AllowAll(ctx, n, first[i], second[i])
 			return err == nil && results[0].Allowed, err
 		}, err

@@ -305,6 +305,7 @@ func waitingOverview(r *Report) grid {
 	g.labelled(r, "1,000 at once, 100/s", crowdName, waitingCells)
 	g.labelled(r, "1,000 within a second, 100/s", arriveName, waitingCells)
 	g.labelled(r, "10,000 at once, 1,000/s", crowdsName, waitingCells)
+	g.labelled(r, "1,000 at once, two limits of 100/s", pairCrowdName, waitingCells)
 	return g
 }
 

@@ -48,11 +48,11 @@ type size struct {
 
 var (
 	full = size{
-		repeats: 3, warm: 200 * time.Millisecond, time: 700 * time.Millisecond, leaseWarm: 3 * time.Second, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000, scriptCalls: 2,
+		repeats: 3, warm: 200 * time.Millisecond, time: 690 * time.Millisecond, leaseWarm: 3 * time.Second, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000, scriptCalls: 2,
 		waiting: 1000, waitingMany: 10_000, processes: 20, sharedTime: 3 * time.Second, names: 500_000, outstanding: 1_000_000, javaWarm: warmUp,
 	}
 	quick = size{
-		repeats: 1, warm: 260 * time.Millisecond, time: 110 * time.Millisecond, leaseWarm: 2 * time.Second, callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000, scriptCalls: 1,
+		repeats: 1, warm: 260 * time.Millisecond, time: 97 * time.Millisecond, leaseWarm: 2 * time.Second, callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000, scriptCalls: 1,
 		waiting: 200, waitingMany: 2000, processes: 4, sharedTime: time.Second, names: 20_000, outstanding: 100_000, javaWarm: time.Second,
 	}
 )
@@ -85,10 +85,11 @@ func sharedName(demand int) string {
 }
 
 const (
-	crowdName  = "callers that wait, all at once"
-	arriveName = "callers that wait, arriving over an interval"
-	besideName = "2 processes beside Java, all ask for more than the rate"
-	crowdsName = "callers that wait, ten times as many at ten times the rate"
+	crowdName     = "callers that wait, all at once"
+	arriveName    = "callers that wait, arriving over an interval"
+	pairCrowdName = "callers that wait for two limits, all at once"
+	besideName    = "2 processes beside Java, all ask for more than the rate"
+	crowdsName    = "callers that wait, ten times as many at ten times the rate"
 
 	scriptTimeName = "time of a script in Redis"
 	pairTimeName   = "time of a script in Redis, two limits"
@@ -238,15 +239,20 @@ func (b *lab) plan(o options) []*workload {
 
 	hundred, thousand := rratelimiter.PerSecond(100), rratelimiter.PerSecond(1000)
 	crowd := slices.Concat(javaRows(o.java, redisson.Sync), contenders(rowLibrary), []*contender{{name: rowProcesses}})
-	wait := func(name string, rows []*contender, callers int, rate rratelimiter.Rate, arrive time.Duration) {
-		ideal := idealTime(callers, rate, arrive)
+	waitIn := func(s scene, name string, rows []*contender, callers int, arrive time.Duration) {
+		ideal := idealTime(callers, s.rate, arrive)
 		add(name, ideal+300*time.Millisecond, rows, func(ctx context.Context, c *contender) (Sample, error) {
-			return b.wait(ctx, c, scene{addr: b.addr, names: one, rate: rate}, callers, arrive)
+			return b.wait(ctx, c, s, callers, arrive)
 		})
+	}
+	wait := func(name string, rows []*contender, callers int, rate rratelimiter.Rate, arrive time.Duration) {
+		waitIn(scene{addr: b.addr, names: one, rate: rate}, name, rows, callers, arrive)
 	}
 	wait(crowdName, crowd, b.waiting, hundred, 0)
 	wait(arriveName, contenders(rowLibrary, rowGranularity), b.waiting, hundred, hundred.Interval)
 	wait(crowdsName, contenders(rowLibrary), b.waitingMany, thousand, 0)
+	both := scene{addr: b.addr, names: one, rate: hundred, beside: hundred}
+	waitIn(both, pairCrowdName, []*contender{goRow(rowLibrary, allowAll(nil))}, b.waiting, 0)
 
 	share := func(g sharing, rows ...string) {
 		var all []*contender
