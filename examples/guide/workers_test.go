@@ -142,6 +142,78 @@ func TestAJobThatCannotBeSentInTime(t *testing.T) {
 	}
 }
 
+// sendMail sends a mail as soon as the limits of the provider and of the sender allow it.
+func sendMail(ctx context.Context, client *rratelimiter.Client, from string, send func()) error {
+	provider := client.RateLimiter("{mails}:provider", rratelimiter.WithRate(rratelimiter.PerSecond(50)))
+	sender := client.RateLimiter("{mails}:sender:"+from, rratelimiter.WithRate(rratelimiter.PerMinute(20)))
+	if err := client.AcquireAll(ctx, 1, provider, sender); err != nil {
+		return err
+	}
+	send()
+	return nil
+}
+
+// A sender without free permits waits, and takes no permit of the provider meanwhile: other senders get all of these.
+func TestMailsWaitForTwoLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := limittest.NewRealTime(t).Client()
+		began := time.Now()
+		mail := func(from string, want time.Duration) {
+			if err := sendMail(t.Context(), client, from, func() {}); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began).Truncate(time.Second); took != want {
+				t.Errorf("a mail of %s after %v, not %v", from, took, want)
+			}
+		}
+		for range 20 {
+			mail("a", 0)
+		}
+		waits := make(chan struct{})
+		go func() {
+			defer close(waits)
+			mail("a", time.Minute)
+		}()
+		synctest.Wait()
+		if n := client.Waiting(); n["{mails}:provider"] != 1 || n["{mails}:sender:a"] != 1 {
+			t.Errorf("waiting: %v", n)
+		}
+		for range 15 {
+			mail("b", 0)
+			mail("c", 0)
+		}
+		<-waits
+	})
+}
+
+func callModel(ctx context.Context, client *rratelimiter.Client, size int64) error {
+	requests := client.RateLimiter("{model}:requests", rratelimiter.WithRate(rratelimiter.PerMinute(60)))
+	tokens := client.RateLimiter("{model}:tokens", rratelimiter.WithRate(rratelimiter.PerMinute(100_000)))
+	err := client.AcquireAllN(ctx, []int64{1, size}, requests, tokens)
+	return err
+}
+
+func TestCallsOfAModelWaitForTheirTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := limittest.NewRealTime(t).Client()
+		began := time.Now()
+		for _, want := range []time.Duration{0, time.Minute, time.Minute} {
+			if err := callModel(t.Context(), client, 50_001); err != nil {
+				t.Error(err)
+			}
+			if want > 0 {
+				if took := time.Since(began).Truncate(time.Second); took != want {
+					t.Errorf("after %v, not %v", took, want)
+				}
+			}
+			began = time.Now()
+		}
+		if free, err := client.RateLimiter("{model}:requests").AvailablePermits(t.Context()); free != 59 || err != nil {
+			t.Errorf("%d requests are free, %v", free, err)
+		}
+	})
+}
+
 // free returns the first account that has a free permit.
 func free(ctx context.Context, accounts []*rratelimiter.Limiter) (*rratelimiter.Limiter, error) {
 	for _, account := range accounts {
