@@ -49,6 +49,7 @@ func newQueue(set uint64, limiters ...*Limiter) *queue {
 		Linger:   c.tuning.Linger, Identity: c.identity, Jitter: func(d time.Duration) time.Duration { return rand.N(d) },
 		Leaving: func(r *schedule.Request) bool { return r.Owner.(*request).ctx.Err() != nil },
 	}
+	q.targets = make([]exchange.Target, 0, len(limiters))
 	for _, l := range limiters {
 		s.RecordPerRequest = s.RecordPerRequest || l.settings.RecordPerRequest
 		s.Granularity = s.Granularity || set == 0 && l.settings.Bucket() > 0

@@ -385,7 +385,7 @@ var mutations = []mutation{
 	{file: "internal/schedule/allot.go", why: "a caller of AllowAll whose wait is not known is refused",
 		old: "case g.Undecided(group) &&", new: "case g.Others == nil && g.Undecided(group) &&"},
 	{file: "internal/schedule/allot.go", why: "each caller of a batch of AllowAll gets the remaining permits after the last one",
-		old: "group: i, free: free.clone()}", new: "group: i, free: free}"},
+		old: "group: i, free: free.cloneIn(&memory)}", new: "group: i, free: free}"},
 	{file: "internal/dispatch/queue.go", why: "what TakeAll is granted after its caller left stays taken",
 		old: "case r.source != nil || r.sources != nil:", new: "case r.source != nil:"},
 	{file: "internal/dispatch/batch.go", why: "a grant of TakeAll that this process made is given back to Redis",

@@ -40,10 +40,11 @@ type allotment struct {
 func allot(all []allotment, b *Batch, g *protocol.Reply, now, since time.Time, line *turns) (verdicts []allotment, spare sizes) {
 	free := freeOf(g)
 	spare.rest = make([]int64, len(free.rest))
-	for i := len(b.members) - 1; i >= 0; i-- { // backwards, so that the permits left after each request are known
+	memory := make([]int64, 0, b.requests*len(free.rest)) // of what is free after each grant
+	for i := len(b.members) - 1; i >= 0; i-- {            // backwards, so that the permits left after each request are known
 		for at := int(g.Granted(i, b.Ask.Groups[i])) - 1; at >= 0; at-- {
 			r := b.members[i][at]
-			one := allotment{request: r, group: i, free: free.clone()}
+			one := allotment{request: r, group: i, free: free.cloneIn(&memory)}
 			if r.state == Abandoned {
 				one.verdict = left
 				spare.add(r, 1)

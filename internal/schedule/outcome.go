@@ -35,27 +35,34 @@ type Result struct {
 	ResetAfter time.Duration
 }
 
-// grant returns the outcome of a grant, after which so many permits are free.
-func grant(g *protocol.Reply, free sizes) Outcome {
+// grant returns the outcome of a grant, after which so many permits are free. It uses memory for shares.
+func grant(g *protocol.Reply, free sizes, shares *[]Share) Outcome {
 	o := Outcome{Result: Result{true, g.Rate, free.first, 0, g.NextAfter, g.ResetAfter}, At: g.At, Local: g.Local()}
+	if len(g.Others) == 0 {
+		return o
+	}
+	from := len(*shares)
 	for i := range g.Others {
 		m := &g.Others[i]
-		o.Others = append(o.Others, Share{Result{true, m.Rate, free.rest[i], 0, m.NextAfter, m.ResetAfter}, m.At})
+		*shares = append(*shares, Share{Result{true, m.Rate, free.rest[i], 0, m.NextAfter, m.ResetAfter}, m.At})
 	}
+	o.Others = (*shares)[from:]
 	return o
 }
 
-// refusal returns the outcome of a refusal. Each limiter of a set has a wait of its own.
-func refusal(g *protocol.Reply, v allotment) Outcome {
+// refusal returns the outcome of a refusal. Each limiter of a set has a wait of its own. It uses memory for shares.
+func refusal(g *protocol.Reply, v allotment, shares *[]Share) Outcome {
 	o := Outcome{Result: Result{false, g.Rate, g.Free, v.wait, g.NextAfter, g.ResetAfter}}
-	if g.Others == nil {
+	if len(g.Others) == 0 {
 		return o
 	}
 	o.RetryAfter = g.WaitFor(v.group, 0)
+	from := len(*shares)
 	for i := range g.Others {
 		m := &g.Others[i]
-		o.Others = append(o.Others, Share{Result: Result{false, m.Rate, m.Free, g.WaitFor(v.group, 1+i), m.NextAfter, m.ResetAfter}})
+		*shares = append(*shares, Share{Result: Result{false, m.Rate, m.Free, g.WaitFor(v.group, 1+i), m.NextAfter, m.ResetAfter}})
 	}
+	o.Others = (*shares)[from:]
 	return o
 }
 

@@ -105,14 +105,15 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 		f.Of(limiter).Unclaimed = unclaimed.of(limiter)
 	}
 	free := freeOf(g)
-	first := 0 // of the requests that do not wait, those which this batch carried
+	shares := make([]Share, 0, len(q.verdicts)*len(g.Others)) // memory for the outcomes
+	first := 0                                                // of the requests that do not wait, those which this batch carried
 	for _, v := range q.verdicts {
 		r := v.request
 		switch v.verdict {
 		case left:
 			r.state.To(Gone)
 		case granted:
-			q.settle(b, r, grant(g, v.free))
+			q.settle(b, r, grant(g, v.free, &shares))
 			f.Granted++
 		case exceeded:
 			failed := int(-1 - g.Granted(v.group, b.Ask.Groups[v.group]))
@@ -123,13 +124,13 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 			first += oneIf(r.Kind == Try)
 		case waits:
 			beaten = beaten || f.Own == 0 && !r.free.IsZero() && !since.Before(r.free)
-			r.Outcome, r.free = refusal(g, v), since.Add(v.wait)
+			r.Outcome, r.free = refusal(g, v, &shares), since.Add(v.wait)
 			q.land(r, Refused)
 			if q.line.ready != r && free.fit(r) {
 				r.free = time.Time{} // it waits only for the requests in front, whose callers may leave
 			}
 		case refused:
-			o := refusal(g, v)
+			o := refusal(g, v, &shares)
 			if r.Kind == Wait && r.Until.IsZero() { // only a request that would wait in vain is refused then
 				o.Err = NotInTimeError{since.Add(v.wait)}
 			}
@@ -179,7 +180,7 @@ func (q *Queue) settleUpTo(b *Batch, g *protocol.Reply, f *Facts) {
 	default:
 		f.Granted++
 	}
-	outcome := grant(g, freeOf(g))
+	outcome := grant(g, freeOf(g), nil)
 	outcome.Allowed, outcome.Taken = taken > 0, taken
 	q.settle(b, r, outcome)
 }

@@ -57,6 +57,13 @@ func (s *sizes) set(limiter int, n int64) {
 	}
 }
 
+// cloneIn returns a copy that uses memory.
+func (s *sizes) cloneIn(memory *[]int64) sizes {
+	from := len(*memory)
+	*memory = append(*memory, s.rest...)
+	return sizes{s.first, (*memory)[from:]}
+}
+
 // clone returns a copy.
 func (s *sizes) clone() sizes { return sizes{s.first, slices.Clone(s.rest)} }
 
