@@ -20,7 +20,8 @@
 --      11 recent           the last three bytes of the ids under which the client had grants before, as numbers between blanks
 --       then for each group of requests, in order, the strict ones first; without any, the script only looks:
 --         size             permits of a request
---         count            requests; negative if the group is strict. 0: a strict group that keeps its size free of those behind it
+--         count            requests; negative if the group is strict. 0: a strict group that keeps its size free of those
+--                          behind it
 -- reply 1 status           0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9 it is no longer known what an
 --                          earlier attempt was granted
 --       with status 0:
@@ -119,8 +120,8 @@ local function read_groups(first)
 end
 
 -- allocate sets what each group is granted of the available permits. It returns how many are left, whether a request was refused,
--- and how many of those left are kept free. If the permits are those that an earlier attempt was granted (recovered), a size above
--- the rate may be among them, and none are kept.
+-- and how many of those left are kept free. If the permits are those that an earlier attempt was granted (recovered), a size
+-- above the rate may be among them, and none are kept.
 local function allocate(groups, strict, available, rate, recovered)
   local partly, queued = find(flags, UP_TO, 1, true), find(flags, STRICT_ONLY, 1, true)
   local left, kept, refused, blocked = available, 0, false, false
@@ -198,12 +199,13 @@ local rate, interval = limiter.rate, limiter.interval
 
 -- Decide.
 local left, groups, reset_in, together_in
-local refused, strict, kept, ahead, origin = false, 0, 0, 0, -2 -- ahead: permits for a lease
+local refused, strict, ahead, origin = false, 0, 0, -2 -- ahead: permits for a lease
 if recovered and recovered == wanted then
   left = state.free
 elseif wanted and wanted <= state.free and not recovered then
   left = state.free - wanted
 else
+  local kept
   groups, strict = read_groups(first_group)
   left, refused, kept = allocate(groups, strict, recovered or state.free, rate, recovered)
   if recovered then

@@ -4,12 +4,12 @@
 -- ARGV  1 client_now       ms, up to three decimals
 --       2 groups           how many groups of requests there are
 --       for each group:
---         count            requests; negative if the group is strict, as in acquire.lua. 0: the group keeps its sizes free of those
---                          behind it
+--         count            requests; negative if the group is strict, as in acquire.lua. 0: a strict group that keeps its
+--                          sizes free of those behind it
 --       for each limiter:
 --         record           of all that is wanted; if one cannot hold it, only its prefix counts
 --         configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
---         flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, SERVER_TIME; STRICT_ONLY of the first limiter counts
+--         flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, SERVER_TIME; of the first limiter STRICT_ONLY
 --         granularity      ms; '': none
 --         since            ms: the time of an earlier attempt of the same batch or before, whose records are searched first; '':
 --                          there was none
@@ -134,8 +134,8 @@ local function allocate(all, counts, available)
 end
 
 -- write writes what a limiter grants: records, the free permits, a TTL. It returns false, and grants nothing, if the record of
--- all that is wanted exists because a later attempt of this batch was served before. Only the first limiter tells. waiting: callers
--- that wait are refused.
+-- all that is wanted exists because a later attempt of this batch was served before. Only the first limiter tells. waiting:
+-- callers that wait are refused.
 local function write(one, granted, first, waiting)
   local request, limiter, state, score = one.request, one.limiter, one.state, one.score
   local prefix, records, taken = request.prefix, limiter.records, state.free - one.left
