@@ -42,7 +42,7 @@ by time     `
             Java or unknown     3 permits in 1 record
 format      as Redisson 3.17.0 to 3.20.1: 3 records, all of Go
             as Redisson 3.21.0 and later: 2 records
-Redisson    records of Redisson 3.21.0 and later; rate set by Redisson 3.38.0 or later
+Redisson    records of Redisson 3.21.0 and later; Redisson 3.38.0 or later has called trySetRate or setRate
 expired     1 permit in 1 record, free again from the next use on
 adds up     yes: 7 stored as free + 13 in records = 20
 `)
@@ -250,7 +250,7 @@ func TestShowGuessesTheRedisson(t *testing.T) {
 		want := "records of Redisson 3.21.0 and later"
 		switch {
 		case major > 3 || minor >= 38:
-			want += "; rate set by Redisson 3.38.0 or later"
+			want += "; Redisson 3.38.0 or later has called trySetRate or setRate"
 		case minor >= 21:
 		case minor >= 17:
 			want = "records of Redisson 3.17.0 to 3.20.1"

@@ -384,7 +384,7 @@ func (s *Survey) Guess() string {
 		}
 	}
 	if kept, found := s.Fields["keepAliveTime"]; found && kept == "0" {
-		parts = append(parts, "rate set by Redisson 3.38.0 or later")
+		parts = append(parts, "Redisson 3.38.0 or later has called trySetRate or setRate")
 	}
 	return strings.Join(parts, "; ")
 }
