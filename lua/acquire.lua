@@ -119,8 +119,8 @@ local function read_groups(first)
   return groups, strict
 end
 
--- allocate sets what each group is granted of the available permits. It returns how many are left, whether a request was refused,
--- and how many of those left are kept free. If the permits are those that an earlier attempt was granted (recovered), a size
+-- allocate sets what each group is granted of the available permits. It returns how many are left, how many of these are kept
+-- free, and whether a request was refused. If the permits are those that an earlier attempt was granted (recovered), a size
 -- above the rate may be among them, and none are kept.
 local function allocate(groups, strict, available, rate, recovered)
   local partly, queued = find(flags, UP_TO, 1, true), find(flags, STRICT_ONLY, 1, true)
@@ -150,7 +150,7 @@ local function allocate(groups, strict, available, rate, recovered)
     end
     group.granted = granted
   end
-  return left, refused, kept
+  return left, kept, refused
 end
 
 -- Read: the limiter, if the plain grant has not, and what an earlier attempt was granted.
@@ -207,7 +207,7 @@ elseif wanted and wanted <= state.free and not recovered then
 else
   local kept
   groups, strict = read_groups(first_group)
-  left, refused, kept = allocate(groups, strict, recovered or state.free, rate, recovered)
+  left, kept, refused = allocate(groups, strict, recovered or state.free, rate, recovered)
   if recovered then
     if left > (lease or 0) then
       return { 9 } -- the groups of an attempt, and its lease, take all that it was granted
@@ -222,8 +222,7 @@ else
       if recovered then
         left = state.free
       else
-        local _
-        left, _, kept = allocate(groups, strict, state.free, rate)
+        left, kept = allocate(groups, strict, state.free, rate)
       end
     end
     local detail = find(flags, DETAIL, 1, true)

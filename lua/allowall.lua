@@ -253,9 +253,8 @@ elseif refused then
         end
       end
     end
-    if strict > 0 and not state.more and state.oldest then
-      local origin, foreign = find_writers(state.walked, one.request.prefix, origin_of(state.oldest))
-      one.origin, state.notes = origin, state.notes + (foreign and FOREIGN_WRITER or 0)
+    if strict > 0 and not state.more then
+      one.origin = find_writers(state, one.request.prefix)
     end
   end
 end

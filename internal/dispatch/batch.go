@@ -59,7 +59,7 @@ func (c *Client) newRequest(ctx context.Context, a *Ask, kind schedule.Kind) *re
 
 // recycle returns r to the pool. Its caller must have received from done.
 func (c *Client) recycle(r *request) {
-	*r = request{done: r.done, keeps: r.keeps[:0]}
+	*r = request{done: r.done}
 	c.requests.Put(r)
 }
 

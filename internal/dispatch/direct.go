@@ -102,16 +102,17 @@ func (l *Limiter) release(ctx context.Context, n, granted int64) (released int64
 // undo waits for the reply to a request whose caller's context ended, and gives back what it was granted.
 func (q *queue) undo(r *request) {
 	<-r.done
-	n, sources := r.N, r.sources
-	if r.Kind == schedule.UpTo {
-		n = r.Outcome.Taken
-	}
+	sources := r.sources
 	if r.source != nil {
 		sources = []Source{*r.source}
 	}
 	if r.Outcome.Allowed {
 		for i, l := range q.limiters {
-			_, _ = l.Undo(context.Background(), append([]int64{n}, r.Rest...)[i], sources[i])
+			n := r.Of(i)
+			if r.Kind == schedule.UpTo {
+				n = r.Outcome.Taken
+			}
+			_, _ = l.Undo(context.Background(), n, sources[i])
 		}
 	}
 	q.client.recycle(r)

@@ -94,9 +94,8 @@ func (q *queue) exitFor(ctx context.Context, r *request) {
 		}
 		q.setTimer(m)
 	}
-	idle := q.idle()
-	park := idle && !q.parked && !q.isSet()
-	q.parked = q.parked || park
+	ends := !q.parked && q.idle() // the queue of a set is never parked
+	q.parked = q.parked || ends && !q.isSet()
 	inline := r != nil && first != nil && more == nil && first.Requests() == 1 && r.InFlight() && !hurried(ctx)
 	q.mu.Unlock()
 	if first != nil {
@@ -106,10 +105,10 @@ func (q *queue) exitFor(ctx context.Context, r *request) {
 		q.client.exchange.Send(&b.call, false)
 	}
 	switch {
-	case park:
-		q.client.registry.park(q)
-	case idle && q.isSet():
+	case ends && q.isSet():
 		q.client.sets.forget(q)
+	case ends:
+		q.client.registry.park(q)
 	}
 }
 
@@ -210,11 +209,7 @@ func (l *Limiter) UpTo(ctx context.Context, n int64, source *Source) (int64, err
 // request is over (the zero Outcome) or ctx ends.
 func (l *Limiter) join(ctx context.Context, r *request) (schedule.Outcome, error) {
 	q := l.client.enter(l)
-	switch {
-	case r.Kind == schedule.Wait:
-		q.ledger.Bar()
-		q.client.waiting.Add(1)
-	case r.Kind == schedule.UpTo && (q.schedule.Waiting() > 0 || len(q.schedule.Keeps()) > 0):
+	if r.Kind == schedule.UpTo && (q.schedule.Waiting() > 0 || len(q.schedule.Keeps()) > 0) {
 		q.exit()
 		return schedule.Outcome{}, nil
 	}
@@ -223,6 +218,10 @@ func (l *Limiter) join(ctx context.Context, r *request) (schedule.Outcome, error
 
 // serve adds a request to the queue, which it unlocks, and returns its outcome.
 func (q *queue) serve(ctx context.Context, r *request) (schedule.Outcome, error) {
+	if r.Kind == schedule.Wait {
+		q.ledger.Bar()
+		q.client.waiting.Add(1)
+	}
 	q.schedule.Join(&r.Request)
 	q.exitFor(ctx, r)
 	outcome, err := q.await(ctx, r)

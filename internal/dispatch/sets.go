@@ -16,7 +16,7 @@ import (
 
 // sets holds the queues of sets that have callers.
 type sets struct {
-	mu  sync.Mutex // guards the field below. It is held while keeps are added, so that requests have one order at all limiters
+	mu  sync.Mutex // guards the field below, and the order of keeps: requests have the same one at all limiters
 	all map[uint64]*queue
 }
 
@@ -56,12 +56,8 @@ func same(a, b *Limiter) bool { return a.Key() == b.Key() && a.settings == b.set
 // hold adds the keeps of a request of a set. The limiters take no permits ahead while it waits.
 func (r *request) hold(set *queue) {
 	for i, l := range set.limiters {
-		n := r.N
-		if i > 0 {
-			n = r.Rest[i-1]
-		}
 		q := l.client.enter(l)
-		k := keep{&schedule.Keep{N: n, Owner: set.set}, q}
+		k := keep{&schedule.Keep{N: r.Of(i), Owner: set.set}, q}
 		q.schedule.Hold(k.Keep)
 		q.ledger.Bar()
 		q.mu.Unlock()
@@ -77,7 +73,7 @@ func (r *request) dropKeeps(served time.Time) {
 		k.queue.ledger.Unbar()
 		k.queue.exit()
 	}
-	r.keeps = r.keeps[:0]
+	r.keeps = nil
 }
 
 // lookInFront tells the waiting requests of a set what callers in front of them wait for at each limiter.
@@ -100,6 +96,9 @@ func (q *queue) lookInFront(now time.Time) {
 		front := of.schedule.InFront(keeps, now)
 		of.mu.Unlock()
 		for at, n := range front {
+			if n == 0 {
+				continue
+			}
 			r := waiting[at]
 			if r.Front == nil {
 				r.Front = make([]int64, len(q.limiters))
@@ -176,11 +175,7 @@ func (c *Client) wakeSets(sets []uint64, event func(*schedule.Queue)) {
 	if len(sets) == 0 {
 		return
 	}
-	for _, q := range c.sets.list(func(q *queue) bool { return slices.Contains(sets, q.set) }) {
-		q.mu.Lock()
-		event(q.schedule)
-		q.exit()
-	}
+	tell(c.sets.list(func(q *queue) bool { return slices.Contains(sets, q.set) }), event)
 }
 
 // ServeAll answers a request to several limiters, from their leases or else by one script: all of them grant, or none does. leased
@@ -197,7 +192,6 @@ func (c *Client) ServeAll(ctx context.Context, permits []int64, a *Ask, limiters
 	r := c.newRequest(ctx, a, schedule.Try)
 	if a.Waits {
 		c.waits(ctx, r)
-		c.waiting.Add(1)
 	}
 	outcome, err := c.enterSet(limiters, r).serve(ctx, r)
 	if err != nil {

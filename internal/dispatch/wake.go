@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
 // wake.go lets waiting callers ask again when this process knows a reason: a limiter has changed, its node can be reached again, or
@@ -36,9 +38,14 @@ func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
 	if c.waiting.Load() == 0 {
 		return // a caller that waits from now on asks first
 	}
-	for _, q := range c.queues(chosen) {
+	tell(c.queues(chosen), (*schedule.Queue).Changed)
+}
+
+// tell tells queues what has happened.
+func tell(queues []*queue, event func(*schedule.Queue)) {
+	for _, q := range queues {
 		q.mu.Lock()
-		q.schedule.Changed()
+		event(q.schedule)
 		q.exit()
 	}
 }

@@ -47,10 +47,10 @@ func allot(all []allotment, b *Batch, g *protocol.Reply, now, since time.Time, l
 			one := allotment{request: r, group: i, free: free.cloneIn(&memory)}
 			if r.state == Abandoned {
 				one.verdict = left
-				spare.add(r, 1)
+				spare.add(r.sizes(), 1)
 			}
 			all = append(all, one)
-			free.add(r, 1)
+			free.add(r.sizes(), 1)
 		}
 	}
 	rest, remains := remainder{batch: b, reply: g, now: now, spare: spare, free: freeOf(g), rates: ratesOf(g)}, freeOf(g)
@@ -91,7 +91,7 @@ type remainder struct {
 // group notes that the requests of a group follow, or that it keeps permits free of those behind it.
 func (rest *remainder) group(i int, g protocol.Group) {
 	if g.Count == 0 {
-		rest.free.add(&Request{N: g.Size, Rest: g.Rest}, -1)
+		rest.free.add(sizes{g.Size, g.Rest}, -1)
 	}
 	rest.ahead = rest.ahead || rest.batch.Ask.Partial && i >= rest.batch.Ask.Strict
 }
@@ -113,12 +113,12 @@ func (rest *remainder) verdict(group int, r *Request, due time.Time) verdict {
 	g := rest.reply
 	switch {
 	case !rest.ahead && rest.spare.fit(r):
-		rest.spare.add(r, -1)
+		rest.spare.add(r.sizes(), -1)
 		return granted
 	case g.Undecided(group) && (r.Kind != Wait || r.mayWait(rest.now)):
 		return again
 	case rest.free.fit(r) && (r.Kind == Wait && !r.last || r.Kind != Wait && rest.batch.full && !g.Local()):
-		rest.free.add(r, -1) // a caller in front has left, or the next batch is sent for the rest of the queue in any case
+		rest.free.add(r.sizes(), -1) // a caller in front has left, or the next batch is sent for the rest of the queue in any case
 		return again
 	case r.mayWait(due):
 		if rest.rates.fit(r) { // a request above the local limit waits for Redis, and does not block those behind it

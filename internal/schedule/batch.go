@@ -182,10 +182,10 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 	room, upTo := q.room(m)
 	var front sizes // what other callers wait for in front of r and behind the last request of the batch
 	for r := q.line.first; r != q.line.ready; r = r.next {
-		front.addAll(r.Front)
+		front.add(r.front(), 1)
 	}
 	for r := q.line.ready; r != nil && !b.Ask.Partial; r = r.next {
-		front.addAll(r.Front)
+		front.add(r.front(), 1)
 		switch {
 		case r.state.InFlight():
 		case q.leaves(r):
@@ -197,7 +197,7 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 			may := !room.below() || upTo != nil
 			b.full = may && !(b.keep(front) && b.add(r, q.settings.RecordPerRequest))
 			b.Ask.Partial = !may || b.full
-			room.add(r, -1)
+			room.add(r.sizes(), -1)
 			front, place = sizes{}, r.place
 		}
 		if r == upTo {
@@ -261,7 +261,7 @@ func (q *Queue) room(m Moment) (permits sizes, upTo *Request) {
 	}
 	for i := range q.pacer.members {
 		if one := &q.pacer.members[i]; m.Clock.Before(one.yieldUntil) {
-			permits.set(i, one.share.Room(m.Clock, next.of(i)))
+			permits.set(i, one.share.Room(m.Clock, next.Of(i)))
 			yields = true
 		}
 	}

@@ -1,7 +1,5 @@
 package schedule
 
-// facts.go has what the owner of a queue has to know of a batch that is complete.
-
 // Facts are what the owner of a queue has to know of a batch that is complete.
 type Facts struct {
 	Tally           // of the first limiter

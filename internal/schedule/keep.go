@@ -21,7 +21,7 @@ import (
 type Keep struct {
 	N     int64     // permits
 	From  time.Time // until then, they are not kept free
-	Owner any       // not used here
+	Owner any       // the set: its own requests are no reason to keep permits free of each other
 
 	place int64 // in the order of arrival
 }

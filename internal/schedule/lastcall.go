@@ -43,14 +43,14 @@ func (q *Queue) lastCalls(before time.Time) iter.Seq2[*Request, time.Time] {
 			if !free.Before(before) {
 				return
 			}
-			sum.add(r, 1)
+			sum.add(r.sizes(), 1)
 			vain := !free.Before(r.End)
 			for i, returned := range returned {
 				n := sum.of(i)
-				if n > max(r.of(i), q.rates.of(i)) {
+				if n > max(r.Of(i), q.rates.of(i)) {
 					return
 				}
-				vain = vain || n > r.of(i) && returned(q.rates.of(i)-n).After(r.End)
+				vain = vain || n > r.Of(i) && returned(q.rates.of(i)-n).After(r.End)
 			}
 			if vain {
 				continue

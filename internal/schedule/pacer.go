@@ -144,7 +144,7 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	p, since, together := &q.pacer, q.Since(m, g), time.Duration(0)
 	for i := range p.members {
 		one := &p.members[i]
-		one.yieldUntil = one.share.Divide(g.Of(i).Shared(), since, next.free.Sub(since), next.of(i))
+		one.yieldUntil = one.share.Divide(g.Of(i).Shared(), since, next.free.Sub(since), next.Of(i))
 		together = max(together, g.Of(i).Together)
 	}
 	if q.poll(m, next.free.Sub(m.Clock)) {
@@ -186,7 +186,7 @@ func (q *Queue) turn(m Moment, r *Request) time.Time {
 	ready, yields := at, false
 	for i := range q.pacer.members {
 		if one := &q.pacer.members[i]; at.Before(one.yieldUntil) {
-			ready, yields = latest(ready, one.share.Ready(at, one.yieldUntil, r.of(i))), true
+			ready, yields = latest(ready, one.share.Ready(at, one.yieldUntil, r.Of(i))), true
 		}
 	}
 	if yields {

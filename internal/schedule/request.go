@@ -34,12 +34,20 @@ type Request struct {
 	link
 }
 
-// of returns the permits of a limiter, numbered from 0.
-func (r *Request) of(limiter int) int64 {
-	if limiter == 0 {
-		return r.N
+// Of returns the permits of a limiter, numbered from 0.
+func (r *Request) Of(limiter int) int64 {
+	own := r.sizes()
+	return own.of(limiter)
+}
+
+func (r *Request) sizes() sizes { return sizes{r.N, r.Rest} }
+
+// front returns Front.
+func (r *Request) front() sizes {
+	if r.Front == nil {
+		return sizes{}
 	}
-	return r.Rest[limiter-1]
+	return sizes{r.Front[0], r.Front[1:]}
 }
 
 // InFlight reports whether the request is in a batch that is not complete.

@@ -17,8 +17,9 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	f := q.facts()
 	q.complete(b)
 	q.answered = m.Mono
+	rates := ratesOf(g)
 	if !g.Local() {
-		q.rates = ratesOf(g)
+		q.rates = rates
 		q.pacer.measured(m.Mono.Sub(b.started))
 	}
 	beaten := false
@@ -27,10 +28,9 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	} else {
 		beaten = q.apply(m, b, g, &f)
 	}
-	local := ratesOf(g)
-	q.mayPass = sizes{rest: make([]int64, len(local.rest))}
-	if first := q.line.first; g.Local() && first != nil && !local.fit(first) {
-		q.mayPass = local
+	q.mayPass = sizes{rest: make([]int64, len(rates.rest))}
+	if first := q.line.first; g.Local() && first != nil && !rates.fit(first) {
+		q.mayPass = rates
 	}
 	f.Sleeps = q.plan(m, b, g, beaten)
 	return f

@@ -36,6 +36,7 @@ func sizesOf(g *protocol.Reply, number func(*protocol.Member) int64) sizes {
 func freeOf(g *protocol.Reply) sizes {
 	return sizesOf(g, func(m *protocol.Member) int64 { return m.Free })
 }
+
 func ratesOf(g *protocol.Reply) sizes {
 	return sizesOf(g, func(m *protocol.Member) int64 { return m.Rate })
 }
@@ -67,21 +68,14 @@ func (s *sizes) cloneIn(memory *[]int64) sizes {
 // clone returns a copy.
 func (s *sizes) clone() sizes { return sizes{s.first, slices.Clone(s.rest)} }
 
-// add adds what a request wants, so many times.
-func (s *sizes) add(r *Request, times int64) {
-	s.first += times * r.N
-	for i, n := range r.Rest {
+// add adds other numbers, so many times.
+func (s *sizes) add(other sizes, times int64) {
+	s.first += times * other.first
+	for i, n := range other.rest {
 		if s.rest == nil {
-			s.rest = make([]int64, len(r.Rest))
+			s.rest = make([]int64, len(other.rest))
 		}
 		s.rest[i] += times * n
-	}
-}
-
-// addAll adds a number for each limiter; nil: none.
-func (s *sizes) addAll(numbers []int64) {
-	if numbers != nil {
-		s.add(&Request{N: numbers[0], Rest: numbers[1:]}, 1)
 	}
 }
 

@@ -22,13 +22,9 @@ local function explain_refusal(limiter, state, groups, strict, left, kept, score
   if detail then
     reset_in = all_free_in(limiter, state, state.live_count, taken, score)
   end
-  local origin, foreign = -2, false
-  if state.oldest then
-    origin = origin_of(state.oldest)
-    if strict > 0 then
-      origin, foreign = find_writers(state.walked, prefix, origin)
-    end
+  local origin = state.oldest and origin_of(state.oldest) or -2
+  if strict > 0 then
+    origin = find_writers(state, prefix)
   end
-  state.notes = state.notes + (foreign and FOREIGN_WRITER or 0)
   return reset_in, together_in, origin
 end

@@ -73,11 +73,15 @@ local function together_free_in(limiter, state, us, taken, score)
   return math.max(us, all_free_in(limiter, state, count, score <= until_score and taken or 0, score))
 end
 
--- find_writers looks for records of other clients. It returns the origin of one that another Go client wrote, else the
--- fallback; and whether there is one that no Go client wrote. Which Go client it returns depends on the id of the batch,
--- so that each of them is returned sooner or later.
-local function find_writers(members, prefix, fallback)
-  local own, others, foreign = client_prefix(prefix), {}, false
+-- find_writers looks for records of other clients among those that walk_records has read. It returns the origin of one that
+-- another Go client wrote, else that of the oldest record; -2: there is none. Which Go client it returns depends on the id of
+-- the batch, so that each of them is returned sooner or later. It notes in the state whether there is a record that no Go client
+-- wrote.
+local function find_writers(state, prefix)
+  if not state.oldest then
+    return -2
+  end
+  local own, members, others, foreign = client_prefix(prefix), state.walked, {}, false
   for i = 1, #members do
     if string.sub(members[i], 1, #own) ~= own then
       local origin = origin_of(members[i])
@@ -92,5 +96,6 @@ local function find_writers(members, prefix, fallback)
       end
     end
   end
-  return others[1] and others[1 + string.byte(prefix, -1) % #others] or fallback, foreign
+  state.notes = state.notes + (foreign and FOREIGN_WRITER or 0)
+  return others[1] and others[1 + string.byte(prefix, -1) % #others] or origin_of(state.oldest)
 end

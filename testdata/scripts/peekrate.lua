@@ -464,8 +464,8 @@ local function read_groups(first)
   return groups, strict
 end
 
--- allocate sets what each group is granted of the available permits. It returns how many are left, whether a request was refused,
--- and how many of those left are kept free. If the permits are those that an earlier attempt was granted (recovered), a size
+-- allocate sets what each group is granted of the available permits. It returns how many are left, how many of these are kept
+-- free, and whether a request was refused. If the permits are those that an earlier attempt was granted (recovered), a size
 -- above the rate may be among them, and none are kept.
 local function allocate(groups, strict, available, rate, recovered)
   local partly, queued = find(flags, UP_TO, 1, true), find(flags, STRICT_ONLY, 1, true)
@@ -495,7 +495,7 @@ local function allocate(groups, strict, available, rate, recovered)
     end
     group.granted = granted
   end
-  return left, refused, kept
+  return left, kept, refused
 end
 
 -- Read: the limiter, if the plain grant has not, and what an earlier attempt was granted.
@@ -1105,7 +1105,7 @@ elseif wanted and wanted <= state.free and not recovered then
 else
   local kept
   groups, strict = read_groups(first_group)
-  left, refused, kept = allocate(groups, strict, recovered or state.free, rate, recovered)
+  left, kept, refused = allocate(groups, strict, recovered or state.free, rate, recovered)
   if recovered then
     if left > (lease or 0) then
       return { 9 } -- the groups of an attempt, and its lease, take all that it was granted
@@ -1189,11 +1189,15 @@ local function together_free_in(limiter, state, us, taken, score)
   return math.max(us, all_free_in(limiter, state, count, score <= until_score and taken or 0, score))
 end
 
--- find_writers looks for records of other clients. It returns the origin of one that another Go client wrote, else the
--- fallback; and whether there is one that no Go client wrote. Which Go client it returns depends on the id of the batch,
--- so that each of them is returned sooner or later.
-local function find_writers(members, prefix, fallback)
-  local own, others, foreign = client_prefix(prefix), {}, false
+-- find_writers looks for records of other clients among those that walk_records has read. It returns the origin of one that
+-- another Go client wrote, else that of the oldest record; -2: there is none. Which Go client it returns depends on the id of
+-- the batch, so that each of them is returned sooner or later. It notes in the state whether there is a record that no Go client
+-- wrote.
+local function find_writers(state, prefix)
+  if not state.oldest then
+    return -2
+  end
+  local own, members, others, foreign = client_prefix(prefix), state.walked, {}, false
   for i = 1, #members do
     if string.sub(members[i], 1, #own) ~= own then
       local origin = origin_of(members[i])
@@ -1208,7 +1212,8 @@ local function find_writers(members, prefix, fallback)
       end
     end
   end
-  return others[1] and others[1 + string.byte(prefix, -1) % #others] or fallback, foreign
+  state.notes = state.notes + (foreign and FOREIGN_WRITER or 0)
+  return others[1] and others[1 + string.byte(prefix, -1) % #others] or origin_of(state.oldest)
 end
 -- explain.lua: what acquire.lua tells after a refusal.
 
@@ -1234,22 +1239,17 @@ local function explain_refusal(limiter, state, groups, strict, left, kept, score
   if detail then
     reset_in = all_free_in(limiter, state, state.live_count, taken, score)
   end
-  local origin, foreign = -2, false
-  if state.oldest then
-    origin = origin_of(state.oldest)
-    if strict > 0 then
-      origin, foreign = find_writers(state.walked, prefix, origin)
-    end
+  local origin = state.oldest and origin_of(state.oldest) or -2
+  if strict > 0 then
+    origin = find_writers(state, prefix)
   end
-  state.notes = state.notes + (foreign and FOREIGN_WRITER or 0)
   return reset_in, together_in, origin
 end
     if walk_records(limiter, state) then
       if recovered then
         left = state.free
       else
-        local _
-        left, _, kept = allocate(groups, strict, state.free, rate)
+        left, kept = allocate(groups, strict, state.free, rate)
       end
     end
     local detail = find(flags, DETAIL, 1, true)
