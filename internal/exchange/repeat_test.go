@@ -36,6 +36,7 @@ func TestWhatFollowsAnAttempt(t *testing.T) {
 		{"a lost reply that can be found", single, broken, true, true, pause},
 		{"a lost reply that cannot be found", single, broken, true, false, finish},
 		{"a limiter without a rate", single, script.ErrNotInitialized, false, true, finish},
+		{"the same, found after a lost reply", single, script.ErrNotInitialized, true, true, finish},
 	} {
 		var a script.Attempts
 		a.Begin(1)

@@ -147,9 +147,9 @@ func (a *Attempts) Outcome(err error) error {
 
 // Again reports whether a call is to be repeated after its last attempt ended with err. Once an attempt may have been
 // executed, only an idempotent call is: one that may be executed twice, or whose next attempt finds the effect of the
-// earlier one.
+// earlier one. A script that refuses because of the limiter has decided.
 func (a *Attempts) Again(err error, idempotent bool) bool {
-	if err == nil || errors.Is(err, ErrOutcomeUnknown) {
+	if err == nil || errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNotInitialized) {
 		return false
 	}
 	if errors.Is(err, errClosed) { // perhaps of another call in the pipeline: the Redis client sets it on all commands
