@@ -277,10 +277,6 @@ func (s *session) describe(v *survey.Survey) {
 		if i == 0 {
 			what = "format"
 		}
-		form := formText(f)
-		if f.Odd == "" {
-			form = "as " + form
-		}
 		writers := ""
 		switch {
 		case f.Others.Records == 0:
@@ -288,7 +284,10 @@ func (s *session) describe(v *survey.Survey) {
 		case f.Go.Records > 0:
 			writers = fmt.Sprintf(", %s of Go", render.Thousands(int64(f.Go.Records)))
 		}
-		line(what, "%s: %s%s", form, render.Number(int64(f.Go.Records+f.Others.Records), "record"), writers)
+		line(what, "%s: %s%s", formText(f), render.Number(int64(f.Go.Records+f.Others.Records), "record"), writers)
+	}
+	if groups := v.Readers(); len(groups) == 1 {
+		line("read by", "%s", groups[0])
 	}
 	if guess := v.Guess(); guess != "" {
 		line("Redisson", "%s", guess)

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,24 +38,15 @@ func judge(v *survey.Survey) (all []Finding) {
 			"stores a request for -1 permits as 4294967295, and grants it",
 			"find out which Java client requests a negative number of permits; the next call of a Go client mends the records")
 	}
-	var classes []string
 	for _, f := range v.Forms {
 		if f.Odd != "" {
 			records := render.Number(int64(f.Others.Records+f.Go.Records), "record")
 			add(Warning, "unknown-records", fmt.Sprintf("%s in no known format: %s", records, f.Odd),
 				"find out who writes to "+render.Printable(v.Keys[2].Name))
-			continue
-		}
-		class := f.Format.String()
-		if f.Format == rratelimiter.Redisson317 || f.Format == rratelimiter.Redisson321 {
-			class = "Redisson 3.17.0 and later" // these read each other's records
-		}
-		if !slices.Contains(classes, class) {
-			classes = append(classes, class)
 		}
 	}
-	if len(classes) > 1 {
-		add(Error, "mixed-formats", "records are written as by "+strings.Join(classes, " and by ")+
+	if groups := v.Readers(); len(groups) > 1 {
+		add(Error, "mixed-formats", "records are written as by "+strings.Join(groups, " and by ")+
 			": no Redisson reads the right permits from both",
 			"let Redisson clients of only one of these groups use the limiter, and set WithRecordFormat to their format in Go clients")
 	}

@@ -86,6 +86,20 @@ type Survey struct {
 	Doubtful     Sum            // live records with too many permits for a grant, such as that of a negative request of Redisson
 }
 
+// Readers returns the groups of Redisson releases whose records these are: releases of one group read each other's records.
+func (s *Survey) Readers() (groups []string) {
+	for _, f := range s.Forms {
+		group := f.Format.String()
+		if f.Format == rratelimiter.Redisson317 || f.Format == rratelimiter.Redisson321 {
+			group = "Redisson 3.17.0 and later"
+		}
+		if f.Odd == "" && !slices.Contains(groups, group) {
+			groups = append(groups, group)
+		}
+	}
+	return groups
+}
+
 // Reason says why a limiter can't be used, where its name has been said.
 func Reason(err error) string {
 	text := err.Error()
