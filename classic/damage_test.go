@@ -22,7 +22,7 @@ import (
 // one.
 func TestDamageIsRepaired(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		states := int64(25)
+		states := int64(10)
 		if s.IsReal() || testing.Short() {
 			states = 5
 		}

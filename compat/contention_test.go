@@ -328,6 +328,9 @@ func TestSharing(t *testing.T) {
 			{every(250*time.Millisecond, 200), 3, 0},
 			{rratelimiter.PerSecond(100), 1, 0},
 		} {
+			if version != "4.7.0" && c.lease == 0 && (c.gos > 1 || c.rate.Interval == time.Second) {
+				continue // both versions wait alike
+			}
 			t.Run(fmt.Sprintf("%s/%d per %v/Go x %d, lease %v", version, c.rate.Permits, c.rate.Interval, c.gos, c.lease), func(t *testing.T) {
 				f := fleet{
 					rate: c.rate, javas: java, gos: c.gos, lease: c.lease,

@@ -26,7 +26,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-var steps = flag.Int("steps", 50_000, "how many steps the differential test compares at least")
+var steps = flag.Int("steps", 20_000, "how many steps the differential test compares at least")
 
 // perCheck is the average number of steps in a sequence.
 const perCheck = 40

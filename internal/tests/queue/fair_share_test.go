@@ -126,7 +126,7 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 // Whatever the phase of its timer ticks, Redisson soon gets its share of a limiter that was saturated when it came.
 func TestRedissonGetsPermitsAtAnyPhase(t *testing.T) {
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
-	step := 3
+	step := 5
 	if testing.Short() {
 		step = 12
 	}

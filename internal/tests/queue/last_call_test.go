@@ -77,7 +77,7 @@ type hurried struct {
 // callers, too, and if it asks for more permits than the fair share of its process. The calls for that are few.
 func TestCallerGetsFreePermitsBeforeItLeaves(t *testing.T) {
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
-	seeds := uint64(60)
+	seeds := uint64(30)
 	if testing.Short() {
 		seeds = 10
 	}

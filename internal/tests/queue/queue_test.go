@@ -26,7 +26,7 @@ import (
 // call carries advances, the try waits for the call that carries the end of the queue, which is made anyway.
 func TestTryIsOneCallInEveryStateOfTheQueue(t *testing.T) {
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
-	seeds := uint64(60)
+	seeds := uint64(30)
 	if testing.Short() {
 		seeds = 10
 	}

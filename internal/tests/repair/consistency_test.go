@@ -148,8 +148,8 @@ func TestWhatIsStoredBesideTheRateDoesNotLast(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for at, drift := range drifts {
 			for turn, load := range loads {
-				if !s.IsReal() && (turn+at)%len(loads) != 0 {
-					continue // the embedded server runs scripts slowly
+				if part := (turn + at) % len(loads); part > 0 && (!s.IsReal() || part%2 == 0) {
+					continue // each drift meets some of the loads; on the embedded server, which runs scripts slowly, one
 				}
 				t.Run(drift.name+", "+load.name, func(t *testing.T) {
 					r := rig.New(t, s)

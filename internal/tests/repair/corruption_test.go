@@ -212,8 +212,9 @@ func TestNoMethodFailsOnABrokenState(t *testing.T) {
 				l := r.Limiter("rl")
 				methods := asked(r, l)
 				for turn, method := range slices.Sorted(maps.Keys(methods)) {
-					// The embedded server runs scripts slowly: each state meets some of the methods, each method some states.
-					if !s.IsReal() && (turn+at)%6 != 0 {
+					// Each state meets some of the methods, each method some states; on the embedded server, which runs
+					// scripts slowly, fewer.
+					if part := (turn + at) % 6; part > 0 && !s.IsReal() || part > 2 {
 						continue
 					}
 					call := methods[method]
