@@ -12,6 +12,19 @@ import (
 // header fields for HTTP" (draft-ietf-httpapi-ratelimit-headers-10 and 11), Retry-After, and the older X-RateLimit
 // fields.
 
+// The names that the draft gives: fields, and their parameters.
+const (
+	fieldPolicy = "Ratelimit-Policy" // in canonical form
+	fieldLimit  = "Ratelimit"
+
+	paramQuota = "q"  // permits of the rate
+	paramUnit  = "qu" // what a permit stands for
+	paramTime  = "w"  // interval, in seconds
+	paramKey   = "pk" // key of the limiter
+	paramLeft  = "r"  // permits that are free
+	paramMore  = "t"  // time until more permits are free, in seconds
+)
+
 // Describe adds the fields RateLimit-Policy and RateLimit to a header and, if the request does not pass, sets Retry-After:
 // what a zero Guard writes. Use it for protocols that carry the header of the response, such as Envoy's rate limit service.
 func (d Decision) Describe(h http.Header) { new(Guard).describe(h, d) }
@@ -22,9 +35,15 @@ func (g *Guard) describe(h http.Header, d Decision) {
 	text := memory[:0] // of both fields: one allocation
 	for i := range d.Answers {
 		a := &d.Answers[i]
-		text = appendItem(text, 0, a.Name, "q", a.Limit)
-		if w := a.Rate.Interval; w >= time.Second && w%time.Second == 0 { // the field w has whole seconds
-			text = appendParameter(text, "w", wholeSeconds(w))
+		if a.shadow {
+			continue
+		}
+		text = appendItem(text, 0, a.Name, paramQuota, a.Limit)
+		if a.Unit != "" {
+			text = appendQuoted(appendName(text, paramUnit), a.Unit)
+		}
+		if w := a.Rate.Interval; w >= time.Second && w%time.Second == 0 { // it has whole seconds
+			text = appendParameter(text, paramTime, wholeSeconds(w))
 		}
 		text = g.appendKey(text, a.Key)
 	}
@@ -33,19 +52,19 @@ func (g *Guard) describe(h http.Header, d Decision) {
 		a := &d.Answers[i]
 		// In a refusal, RateLimit has only the limits that refuse, because Retry-After must not be shorter than the
 		// time of any limit in it.
-		if !d.Outcome.Passed() && !a.Refused {
+		if !d.Outcome.Passed() && !a.Refused || a.shadow {
 			continue
 		}
-		text = appendItem(text, policies, a.Name, "r", a.Remaining)
+		text = appendItem(text, policies, a.Name, paramLeft, a.Remaining)
 		if more := a.more(); more > 0 {
-			text = appendParameter(text, "t", wholeSeconds(more))
+			text = appendParameter(text, paramMore, wholeSeconds(more))
 		}
 		text = g.appendKey(text, a.Key)
 	}
 	if both := string(text); both != "" {
 		values := []string{both[:policies], both[policies:]}
-		add(h, "Ratelimit-Policy", values[:1:1])
-		add(h, "Ratelimit", values[1:])
+		add(h, fieldPolicy, values[:1:1])
+		add(h, fieldLimit, values[1:])
 	}
 	if a := nearest(d.Answers); g.XRateLimit && a != nil {
 		h.Set("X-RateLimit-Limit", decimal(a.Limit))
@@ -75,6 +94,7 @@ func nearest(answers []Answer) (near *Answer) {
 	for i := range answers {
 		a := &answers[i]
 		switch {
+		case a.shadow:
 		case near == nil,
 			a.Refused && !near.Refused,
 			a.Refused && a.RetryAfter > near.RetryAfter,
@@ -135,15 +155,17 @@ func appendItem(to []byte, list int, name, parameter string, n int64) []byte {
 }
 
 func appendParameter(to []byte, name string, n int64) []byte {
-	return strconv.AppendInt(append(append(append(to, ';'), name...), '='), integer(n), 10)
+	return strconv.AppendInt(appendName(to, name), integer(n), 10)
 }
+
+func appendName(to []byte, name string) []byte { return append(append(append(to, ';'), name...), '=') }
 
 // appendKey appends the parameter pk, if there is a key and the guard shows keys.
 func (g *Guard) appendKey(to []byte, key string) []byte {
 	if !g.PartitionKeys || key == "" {
 		return to
 	}
-	return append(base64.StdEncoding.AppendEncode(append(to, ";pk=:"...), []byte(key)), ':')
+	return append(base64.StdEncoding.AppendEncode(append(appendName(to, paramKey), ':'), []byte(key)), ':')
 }
 
 // appendQuoted appends a name as a string of a structured field (RFC 9651). Such a string has only printable ASCII.

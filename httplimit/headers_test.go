@@ -57,6 +57,16 @@ X-Ratelimit-Limit: 100
 X-Ratelimit-Remaining: 0
 X-Ratelimit-Reset: 29
 `},
+		{"tokens, and a limit in shadow", &Guard{XRateLimit: true}, Decision{Outcome: Shadowed, Answers: []Answer{
+			{Claim: Claim{Name: "llm", Unit: "tokens", Rate: burst.Rate}, Result: result(true, 100, 50, 0, time.Second)},
+			{Claim: Claim{Name: "trial", shadow: true}, Refused: true, Result: result(false, 10, 0, time.Second, time.Second)},
+		}}, `
+Ratelimit: "llm";r=50;t=1
+Ratelimit-Policy: "llm";q=100;qu="tokens";w=60
+X-Ratelimit-Limit: 100
+X-Ratelimit-Remaining: 50
+X-Ratelimit-Reset: 1
+`},
 		{"two limits", &Guard{XRateLimit: true, PartitionKeys: true}, Decision{Outcome: Allowed, Answers: []Answer{
 			{Claim: burst, Result: result(true, 100, 99, 0, time.Minute)},
 			{Claim: daily, Result: result(true, 1000, 10, 0, 24*time.Hour)},

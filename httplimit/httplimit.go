@@ -37,8 +37,10 @@
 //   - Requests without the key of a limit: the limit does not apply to them, unless [Limit.OrElse] sets another limit.
 //   - Requests whose cost depends on the response: [Limit.CountIf] and [Limit.CostAfter].
 //   - Requests that are never limited: [Guard.Skip] with [Paths], [Methods] and [ClientAddr.Private].
+//   - Scripts in web pages of other origins: [Guard.CORS].
+//   - Clients that come back all at once: [Policy.Jitter].
 //   - Redis is slow or down: [Policy.Failure] and [Policy.Bound].
-//   - The effect of a limit before it is in force: [Policy.Shadow]. The number of requests by outcome: [Policy.Count].
+//   - The effect of a limit before it is in force: [Limit.Shadow], or [Policy.Shadow] for all limits. The number of requests by outcome: [Policy.Count].
 //   - Limits in a file that operators change: the package httplimit/rules, a separate module.
 //   - gRPC: the package grpclimit, a separate module, has interceptors that use a Guard, and others for clients.
 //   - Envoy: the package envoylimit, a separate module, is its rate limit service.
@@ -50,7 +52,7 @@ package httplimit
 // finds the client's address. skip.go has the rules for unlimited requests. readings.go has the paths that servers can
 // read in the path of a request. policy.go decides by the replies of the limits, or without replies. ask.go checks
 // several limits. apart.go checks limits one by one. after.go corrects the permits of a request after its response.
-// away.go records which limits cannot be reached. local.go decides without Redis. headers.go writes the response header
+// away.go records which limits cannot be reached. local.go decides without Redis. shadow.go checks limits that refuse no request. headers.go writes the response header
 // fields. transport.go limits outgoing requests.
 
 import (
@@ -88,6 +90,11 @@ type Guard struct {
 	// PartitionKeys adds the key of each limiter as parameter pk to the fields RateLimit and RateLimit-Policy. Clients
 	// then see the keys, so the keys must not contain secrets.
 	PartitionKeys bool
+	// CORS is for requests of scripts in web pages of other origins. Preflight requests are not limited, because browsers send
+	// them by themselves. Responses to requests with an Origin let scripts read the fields RateLimit, RateLimit-Policy and
+	// Retry-After (Access-Control-Expose-Headers). The rest of CORS is the task of another middleware, which must be outside of
+	// the guard: without its fields, scripts cannot read a refusal.
+	CORS bool
 	// Refuse writes the response to a request that does not pass, after the header fields are set. nil writes a
 	// response of type application/problem+json: with status 429 if a limit refused, with 414 or 400 if the path cannot be
 	// read (see Guard), and otherwise with 503 (the limits could not be checked, or the request's context has ended).
@@ -148,6 +155,9 @@ func (g *Guard) Admit(w http.ResponseWriter, r *http.Request) Decision {
 	d := g.Decide(r)
 	if !g.ActivePolicy().Shadow && !d.unreadable() {
 		g.describe(w.Header(), d)
+		if g.CORS && len(d.Answers) > 0 && r.Header.Get("Origin") != "" {
+			w.Header().Add("Access-Control-Expose-Headers", "RateLimit, RateLimit-Policy, Retry-After")
+		}
 	}
 	switch {
 	case d.Outcome.Passed():
@@ -194,7 +204,7 @@ func (d Decision) unreadable() bool {
 // claims returns the claims of a request in all readings of its path; none if the request is skipped in all of them.
 func (g *Guard) claims(r *http.Request) []Claim {
 	set := g.limits.Load()
-	if set == nil || len(set.limits) == 0 {
+	if set == nil || len(set.limits) == 0 || g.CORS && preflight(r) {
 		return nil
 	}
 	all := []*http.Request{r} // on the stack, for most requests
@@ -227,6 +237,11 @@ func (g *Guard) claims(r *http.Request) []Claim {
 		}
 	}
 	return claims
+}
+
+// preflight reports whether a browser asks if a script may send a request.
+func preflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
 
 func (g *Guard) skips(r *http.Request) bool {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -211,6 +212,110 @@ func TestNamedTakesOptionsOfTheLimiter(t *testing.T) {
 	claim := Named(limittest.New(t).Client(), "a", "", rratelimiter.PerSecond(1), rratelimiter.WithLease(time.Second))
 	if _, err := claim.Limiter.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrInvalidOption) {
 		t.Errorf("a lease that is as long as the interval: %v", err)
+	}
+}
+
+// A limit that could check no request is an error of the program at its start, and makes no call.
+func TestAnInvalidLimitIsNotMade(t *testing.T) {
+	s := limittest.New(t)
+	second, lease := rratelimiter.PerSecond(1), rratelimiter.WithLease(time.Second) // as long as the interval
+	for name, c := range map[string]struct {
+		make func()
+		bad  bool
+	}{
+		"a long lease":        {func() { Per(s.Client(), "a", second, byAddr, lease) }, true},
+		"a negative rate":     {func() { Per(s.Client(), "a", rratelimiter.PerSecond(-1), byAddr) }, true},
+		"no interval":         {func() { Per(s.Client(), "a", rratelimiter.Rate{Permits: 1}, byAddr) }, true},
+		"a shared long lease": {func() { Shared("a", s.Client().RateLimiter("a", rratelimiter.WithEnforcedRate(second), lease)) }, true},
+		"no limit":            {func() { Per(s.Client(), "a", rratelimiter.Unlimited, byAddr) }, false},
+		"a rate that refuses": {func() { Per(s.Client(), "a", rratelimiter.PerSecond(0), byAddr) }, false},
+		"a rate of each request": {func() {
+			PerFunc(s.Client(), "a", func(*http.Request) rratelimiter.Rate { return second }, byAddr, lease)
+		}, false},
+		"nothing shared": {func() { Shared("a", (*rratelimiter.Limiter)(nil)) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer func() {
+				text, _ := recover().(string)
+				if bad := strings.HasPrefix(text, `httplimit: limit "a": `); bad != c.bad || !bad && text != "" {
+					t.Errorf("it panicked with %q", text)
+				}
+			}()
+			c.make()
+		})
+	}
+	if n := s.Redis().DBSize(t.Context()).Val(); n != 0 {
+		t.Errorf("%d keys", n)
+	}
+}
+
+func TestPerTakesOptionsOfTheLimiters(t *testing.T) {
+	s := limittest.New(t)
+	guard := patient(Per(s.Client(), "1h", rratelimiter.PerHour(3), byAddr, rratelimiter.WithRecordPerRequest()))
+	wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", 200, 200, 200, 429)
+	if n := s.Redis().ZCard(t.Context(), "{ratelimit:192.0.2.1:1h}:permits").Val(); n != 3 {
+		t.Errorf("%d records", n)
+	}
+}
+
+// Browsers ask by themselves whether a script may send a request, and let it read the fields of the response that it is told.
+func TestRequestsOfScripts(t *testing.T) {
+	s := limittest.New(t)
+	guard := patient(Per(s.Client(), "1h", rratelimiter.PerHour(1), byAddr))
+	guard.CORS = true
+	h := guard.Middleware(ok)
+	script := func(r *http.Request) { r.Header.Set("Origin", "https://shop.example.com") }
+	preflight := func(r *http.Request) {
+		script(r)
+		r.Method = http.MethodOptions
+		r.Header.Set("Access-Control-Request-Method", "PUT")
+	}
+	const exposed = "Access-Control-Expose-Headers: RateLimit, RateLimit-Policy, Retry-After\n"
+	for _, c := range []struct {
+		name   string
+		change func(*http.Request)
+		code   int
+		told   bool
+	}{
+		{"a preflight", preflight, 200, false},
+		{"a script's request", script, 200, true},
+		{"a preflight after it", preflight, 200, false},
+		{"a refusal", script, 429, true},
+		{"another request", func(r *http.Request) {}, 429, false},
+		{"OPTIONS alone", func(r *http.Request) { r.Method = http.MethodOptions }, 429, false},
+		{"OPTIONS of a script", func(r *http.Request) { script(r); r.Method = http.MethodOptions }, 429, true},
+	} {
+		w := get(h, "192.0.2.1", "/", c.change)
+		if told := strings.Contains(headerText(w.Header()), exposed); w.Code != c.code || told != c.told {
+			t.Errorf("%s: %d\n%s", c.name, w.Code, headerText(w.Header()))
+		}
+	}
+	guard = patient(Per(s.Client(), "plain", rratelimiter.PerHour(1), byAddr))
+	h = guard.Middleware(ok)
+	get(h, "192.0.2.1", "/", preflight)
+	if w := get(h, "192.0.2.1", "/", script); w.Code != 429 || strings.Contains(headerText(w.Header()), exposed) {
+		t.Errorf("without CORS: %d\n%s", w.Code, headerText(w.Header()))
+	}
+}
+
+// Clients that are refused together are told different times, none of them too early.
+func TestRefusedClientsAreScattered(t *testing.T) {
+	s := limittest.New(t)
+	guard := patient(Per(s.Client(), "1h", rratelimiter.PerHour(1), nil))
+	guard.Policy.Jitter = time.Minute
+	h := guard.Middleware(ok)
+	wantCodes(t, h, "192.0.2.1", "/", 200)
+	told := map[int]bool{}
+	for range 100 {
+		w := get(h, "192.0.2.1", "/")
+		remaining, after := fields(t, w.Header())
+		if w.Code != 429 || remaining != 0 || after < 3600 || after > 3660 || w.Header().Get("Retry-After") != strconv.Itoa(after) {
+			t.Fatalf("%d\n%s", w.Code, headerText(w.Header()))
+		}
+		told[after] = true
+	}
+	if len(told) < 20 { // of 61
+		t.Errorf("100 clients are told only %d times", len(told))
 	}
 }
 

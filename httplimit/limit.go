@@ -2,6 +2,8 @@ package httplimit
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -25,6 +27,9 @@ type Claim struct {
 	Permits int64             // number of permits that the request takes; 0 means the default 1
 	Rate    rratelimiter.Rate // rate of the limiter, if known; without it, RateLimit-Policy has no window, and FailLocal cannot decide
 
+	Unit string // what a permit stands for, in RateLimit-Policy; "": a request (see Limit.Unit)
+
+	shadow  bool                                  // from Limit.Shadow
 	countIf func(status int, h http.Header) bool  // from Limit.CountIf; nil: the request counts
 	cost    func(status int, h http.Header) int64 // from Limit.CostAfter; nil: the request costs Permits
 
@@ -43,16 +48,36 @@ type Limit func(r *http.Request) Claim
 // Limits with the same name and key use the same limiter, also in other guards and services, and should have the same
 // rate. So choose a name that describes what is limited, or the interval. If several limits of one request have the
 // same name and key but different rates, the strictest one counts, and this is reported as a configuration error.
-func Per(client *rratelimiter.Client, name string, rate rratelimiter.Rate, key Key) Limit {
-	return PerFunc(client, name, func(*http.Request) rratelimiter.Rate { return rate }, key)
+//
+// opts are further options of the limiters, such as rratelimiter.WithLease or rratelimiter.WithDenyCache. Per panics if the rate
+// or an option is invalid, such as a lease of more than a tenth of the interval: no request could be checked.
+func Per(client *rratelimiter.Client, name string, rate rratelimiter.Rate, key Key, opts ...rratelimiter.LimiterOption) Limit {
+	if rate != rratelimiter.Unlimited {
+		mustBeValid(Named(client, name, "", rate, opts...))
+	}
+	return PerFunc(client, name, func(*http.Request) rratelimiter.Rate { return rate }, key, opts...)
+}
+
+// mustBeValid panics if a limiter can answer no request. It makes no call to Redis.
+func mustBeValid(c Claim) {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if l, ours := c.Limiter.(*rratelimiter.Limiter); ours && l != nil {
+		if _, err := l.Peek(ended, 1); errors.Is(err, rratelimiter.ErrInvalidRate) || errors.Is(err, rratelimiter.ErrInvalidOption) {
+			panic(fmt.Sprintf("httplimit: limit %q: %v", c.Name, err))
+		}
+	}
 }
 
 // PerFunc is Per with a rate that depends on the request, for example on its route, or on the plan of its tenant.
 // [rratelimiter.Unlimited] means that the request is not limited. A rate of 0 permits, such as
 // rratelimiter.PerSecond(0), means that it is refused, also while Redis cannot be reached. At any time, all requests
 // with the same key should have the same rate. A new rate is in force from the next request on, and earlier grants
-// still count. rate is not called for a request without a key.
-func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) rratelimiter.Rate, key Key) Limit {
+// still count. rate is not called for a request without a key. PerFunc cannot check the rates: Policy.Failure applies to a
+// request with an invalid one.
+func PerFunc(
+	client *rratelimiter.Client, name string, rate func(*http.Request) rratelimiter.Rate, key Key, opts ...rratelimiter.LimiterOption,
+) Limit {
 	known := &recent{}
 	return func(r *http.Request) Claim {
 		value := ""
@@ -65,7 +90,7 @@ func PerFunc(client *rratelimiter.Client, name string, rate func(*http.Request) 
 		if rate == rratelimiter.Unlimited {
 			return Claim{Name: name, Key: value}
 		}
-		return named(client, name, value, rate, known)
+		return named(client, name, value, rate, known, opts...)
 	}
 }
 
@@ -109,8 +134,9 @@ func named(client *rratelimiter.Client, name, key string, rate rratelimiter.Rate
 }
 
 // Shared returns a limit whose requests all share one limiter, of any algorithm. Java services may use the same limiter
-// if it is a *rratelimiter.Limiter.
+// if it is a *rratelimiter.Limiter. Shared panics if such a limiter has an invalid option.
 func Shared(name string, limiter Allower) Limit {
+	mustBeValid(Claim{Name: name, Limiter: limiter})
 	return func(*http.Request) Claim { return Claim{Name: name, Limiter: limiter, Permits: 1} }
 }
 
@@ -126,6 +152,17 @@ func (l Limit) Cost(permits func(*http.Request) int64) Limit {
 		if claim.Permits <= 0 {
 			claim.Limiter = nil
 		}
+		return claim
+	}
+}
+
+// Unit returns the same limit, whose permits stand for something else than requests, mostly with Cost or CostAfter. The field
+// RateLimit-Policy names it, as parameter qu: "content-bytes" is a unit of the IETF's draft; others, such as "tokens", are a
+// service's own.
+func (l Limit) Unit(name string) Limit {
+	return func(r *http.Request) Claim {
+		claim := l(r)
+		claim.Unit = name
 		return claim
 	}
 }

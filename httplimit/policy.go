@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -78,6 +79,10 @@ type Policy struct {
 	// response. The policy counts the requests that a limit would have refused. FailClosed acts as FailOpen. Permits
 	// are taken.
 	Shadow bool
+	// Jitter is the longest time by which the RetryAfter of a refusal is raised, at random, so that clients that were refused
+	// together do not come back together; 0 means none. All limits of one request are raised by the same time. Retry-After and
+	// t in the field RateLimit have whole seconds, rounded up, so less than some seconds has little effect there.
+	Jitter time.Duration
 	// OnDeny is called for each request that is refused, also by FailClosed, or that a limit would refuse without Shadow.
 	// Decision.Refused returns the names of the limits that refused.
 	OnDeny func(ctx context.Context, d Decision)
@@ -110,12 +115,12 @@ const (
 	Unlimited       Outcome = iota // the request passed: no limit applies to it, or Guard.Skip exempts it
 	Allowed                        // the request passed: all limits allowed it
 	Denied                         // a limit refused the request
-	Shadowed                       // a limit refused the request, but it passed because of Policy.Shadow
+	Shadowed                       // a limit refused the request, but it passed because of Policy.Shadow or Limit.Shadow
 	FailedOpen                     // limits could not be checked, and the request passed
 	FailedClosed                   // limits could not be checked, and the request was refused
 	AllowedLocally                 // limits could not be checked, and this process allowed the request
 	DeniedLocally                  // limits could not be checked, and this process refused the request
-	ShadowedLocally                // as DeniedLocally, but the request passed because of Policy.Shadow
+	ShadowedLocally                // as DeniedLocally, but the request passed because of Policy.Shadow or Limit.Shadow
 	Gone                           // the request's context ended before the decision
 
 	outcomes = iota
@@ -203,13 +208,19 @@ func (p *Policy) Count(o Outcome) int64 {
 func (p *Policy) Decide(ctx context.Context, claims ...Claim) Decision {
 	started := time.Now()
 	var d Decision
-	if claims = p.limited(ctx, claims); len(claims) > 0 {
-		d.Answers, d.Err = p.ask(ctx, claims)
+	claims = p.limited(ctx, claims)
+	enforced, shadowed := p.split(claims)
+	if len(enforced) > 0 {
+		d.Answers, d.Err = p.ask(ctx, enforced)
 		if d.Err == nil && p.Wait > 0 && !p.Shadow && refused(d.Answers) {
-			d.Answers, d.Err = p.await(ctx, claims, d.Answers)
+			d.Answers, d.Err = p.await(ctx, enforced, d.Answers)
 		}
-		p.conclude(ctx, claims, &d)
+		p.conclude(ctx, enforced, &d)
 	}
+	if len(shadowed) > 0 && d.Outcome.Passed() {
+		p.shadow(ctx, shadowed, &d)
+	}
+	p.scatter(&d)
 	d.Took = time.Since(started)
 	p.counts[d.Outcome].Add(1)
 	if o, ok := p.observer(claims).(rratelimiter.GuardObserver); ok {
@@ -232,6 +243,19 @@ func (p *Policy) Decide(ctx context.Context, claims ...Claim) Decision {
 		p.OnDecision(ctx, d)
 	}
 	return d
+}
+
+// scatter raises the times of a refusal (see Policy.Jitter).
+func (p *Policy) scatter(d *Decision) {
+	if p.Jitter <= 0 || d.Outcome.Passed() {
+		return
+	}
+	later := rand.N(p.Jitter)
+	for i := range d.Answers {
+		if a := &d.Answers[i]; a.Refused && a.RetryAfter > 0 {
+			a.RetryAfter += later
+		}
+	}
 }
 
 // observer returns the observer of a decision on claims.

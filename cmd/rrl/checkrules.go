@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,6 +32,7 @@ and the exit code is 1. FILE is - for the standard input.
 The file is YAML:
 
   exempt: 10.0.0.0/8          # clients that no limit applies to
+  skip: [/healthz, /static/]  # paths that no limit applies to
   ignore-case: false          # /search and /SEARCH are two paths
   limits:
     per-second:
@@ -45,7 +47,11 @@ The file is YAML:
       exempt: [192.0.2.7]
     per-user-and-path:
       key: [header X-User, path]           # both together
-      rate: 100/s
+      rate: 100/s             # or another one by a field that a gateway sets:
+      plans: {header: X-Plan, rates: {pro: 500/s, internal: unlimited}}
+      hosts: [shop.example.com, "*.example.org"]
+      lease: 100ms            # decides from memory: see rratelimiter.WithLease
+      shadow: true            # counts, but refuses nothing
 
 A service may have keys of its own, such as the tenant; --own-key names them. rrl rls --help has an example for Envoy.
 
@@ -92,9 +98,13 @@ A service may have keys of its own, such as the tenant; --own-key names them. rr
 	return cmd
 }
 
-// limitsTable has a row for each limit.
+// limitsTable has a row for each limit, and a column of options if a limit has one.
 func limitsTable(limits []rules.Limit) render.Table {
 	t := render.Table{Right: map[int]bool{1: true, 2: true}, Rows: [][]string{{"limit", "rate", "cost", "key", "methods", "paths", "exempt"}}}
+	some := slices.ContainsFunc(limits, func(l rules.Limit) bool { return len(limitOptions(l)) > 0 })
+	if some {
+		t.Rows[0] = append(t.Rows[0], "options")
+	}
 	for _, l := range limits {
 		var exempt []string
 		for _, network := range l.Exempt {
@@ -107,9 +117,39 @@ func limitsTable(limits []rules.Limit) render.Table {
 		cells := []string{
 			l.Name, l.Rate.String(), strconv.FormatInt(l.Cost, 10), l.Key, orElse(l.Methods, "all"), orElse(l.Paths, "all"), orElse(exempt, "none"),
 		}
+		if some {
+			cells = append(cells, orElse(limitOptions(l), "none"))
+		}
 		t.Rows = append(t.Rows, visible(cells))
 	}
 	return t
+}
+
+// limitOptions returns the fields of a limit that few limits have.
+func limitOptions(l rules.Limit) (options []string) {
+	for _, plan := range slices.Sorted(maps.Keys(l.Plans.Rates)) {
+		options = append(options, l.Plans.Header+":"+plan+"="+rateText(l.Plans.Rates[plan]))
+	}
+	if len(l.Hosts) > 0 {
+		options = append(options, "hosts="+strings.Join(l.Hosts, ","))
+	}
+	if len(l.Skip) > 0 {
+		options = append(options, "skip="+strings.Join(l.Skip, ","))
+	}
+	if l.Lease > 0 {
+		options = append(options, "lease="+l.Lease.String())
+	}
+	if l.Shadow {
+		options = append(options, "shadow")
+	}
+	return options
+}
+
+func rateText(r rratelimiter.Rate) string {
+	if r == rratelimiter.Unlimited {
+		return "unlimited"
+	}
+	return r.String()
 }
 
 // domainsTable has a row for each descriptor with a rate.
@@ -130,11 +170,7 @@ func descriptorRows(domain string, entries []string, descriptors []rules.Descrip
 		}
 		all := append(slices.Clone(entries), entry)
 		if d.HasRate {
-			rate := "unlimited"
-			if d.Rate != rratelimiter.Unlimited {
-				rate = d.Rate.String()
-			}
-			rows = append(rows, visible([]string{domain, strings.Join(all, ", "), rate, orElse(optionsOf(d), "none")}))
+			rows = append(rows, visible([]string{domain, strings.Join(all, ", "), rateText(d.Rate), orElse(optionsOf(d), "none")}))
 		}
 		rows = append(rows, descriptorRows(domain, all, d.Following)...)
 	}

@@ -28,6 +28,33 @@ func TestCheckRulesPrintsTheLimits(t *testing.T) {
 	}
 }
 
+func TestCheckRulesPrintsTheOptionsOfLimits(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "limits.yaml")
+	text := `skip: [/healthz, /static/]
+limits:
+  a:
+    key: all
+    rate: 10/s
+    plans: {header: X-Plan, rates: {pro: 50/s, internal: unlimited}}
+    hosts: [A.example.com, "*.example.org"]
+    lease: 100ms
+    shadow: true
+  b: {key: all, rate: 1/s}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := rrl(t.Context(), "check-rules", file)
+	want := []string{
+		"X-Plan:internal=unlimited X-Plan:pro=50/s hosts=a.example.com,*.example.org skip=/healthz,/static/ lease=100ms shadow",
+		"skip=/healthz,/static/",
+	}
+	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+	if code != 0 || errs != "" || len(lines) != 3 || !strings.HasSuffix(lines[1], want[0]) || !strings.HasSuffix(lines[2], want[1]) {
+		t.Errorf("%d, %s\n%s", code, errs, out)
+	}
+}
+
 // The guide has the file of the tests, and shows what the command prints for it.
 func TestCheckRulesPrintsTheDomainsOfTheGuide(t *testing.T) {
 	const envoy = "../../httplimit/rules/testdata/envoy.yaml"

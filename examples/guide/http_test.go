@@ -108,6 +108,69 @@ func TestPlansHaveTheirRates(t *testing.T) {
 	}
 }
 
+func fromMemory(client *rratelimiter.Client, tenant httplimit.Key) *httplimit.Guard {
+	guard := httplimit.New(httplimit.Per(client, "tenant", rratelimiter.PerMinute(60_000), tenant,
+		rratelimiter.WithLease(time.Second), rratelimiter.WithDenyCache(10_000),
+	))
+	return guard
+}
+
+func onTrial(client *rratelimiter.Client, addr httplimit.ClientAddr) *httplimit.Guard {
+	guard := httplimit.New(
+		httplimit.Per(client, "1m", rratelimiter.PerMinute(200), addr.Key),
+		httplimit.Per(client, "1m-new", rratelimiter.PerMinute(100), addr.Key).Shadow(),
+	)
+	guard.Policy = &httplimit.Policy{Jitter: 5 * time.Second}
+	return guard
+}
+
+func ofTokens(client *rratelimiter.Client, addr httplimit.ClientAddr, usedTokens func(status int, h http.Header) int64) *httplimit.Guard {
+	tokens := httplimit.Per(client, "llm", rratelimiter.PerMinute(100_000), addr.Key).
+		Cost(func(*http.Request) int64 { return 4_000 }). // the most that an answer has
+		CostAfter(usedTokens).
+		Unit("tokens")
+	return httplimit.New(tokens)
+}
+
+// The guards of the page are valid, and do what it says.
+func TestGuardsOfThePage(t *testing.T) {
+	server := limittest.New(t)
+	ok := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	ask := func(guard *httplimit.Guard, times, status int) http.Header {
+		t.Helper()
+		var w *httptest.ResponseRecorder
+		for range times {
+			w = httptest.NewRecorder()
+			guard.Middleware(ok).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		}
+		if w.Code != status {
+			t.Errorf("the last of %d requests: %d", times, w.Code)
+		}
+		return w.Header()
+	}
+	memory := fromMemory(server.Client(), func(*http.Request) string { return "ann" })
+	memory.Policy = &httplimit.Policy{Bound: patience}
+	if policy := ask(memory, 10, http.StatusNoContent).Get("RateLimit-Policy"); policy != `"tenant";q=60000;w=60` {
+		t.Errorf("the policy is %s", policy)
+	}
+
+	trial := onTrial(server.Client(), httplimit.ClientAddr{})
+	trial.Policy.Bound = patience
+	ask(trial, 200, http.StatusNoContent)
+	if n := trial.Policy.Count(httplimit.Shadowed); n != 100 {
+		t.Errorf("%d requests would have been refused", n)
+	}
+	if after, err := strconv.Atoi(ask(trial, 1, http.StatusTooManyRequests).Get("Retry-After")); err != nil || after < 60 || after > 65 {
+		t.Errorf("come back after %d, %v", after, err)
+	}
+
+	tokens := ofTokens(server.Client(), httplimit.ClientAddr{}, func(int, http.Header) int64 { return 10 })
+	tokens.Policy = &httplimit.Policy{Bound: patience}
+	if policy := ask(tokens, 1, http.StatusNoContent).Get("RateLimit-Policy"); policy != `"llm";q=100000;qu="tokens";w=60` {
+		t.Errorf("the policy is %s", policy)
+	}
+}
+
 func byAPIKey(client *rratelimiter.Client) *httplimit.Guard {
 	apiKey := httplimit.Header("X-API-Key") // verified before
 	guard := httplimit.New(httplimit.Per(client, "key", rratelimiter.PerMinute(600), apiKey))

@@ -139,6 +139,15 @@ func TestSchemaAndParserAgree(t *testing.T) {
 
 		head + "methods: GET": yes, head + "methods: [GET, DELETE]": yes, head + "methods: get": no, head + "methods: []": no, head + "methods: [GET, FETCH]": no,
 
+		head + "hosts: shop.example.com": yes, head + "hosts: ['*.example.com', Shop.example.com]": yes, head + "hosts: 'a.example:80'": no,
+		head + "hosts: a.*.b": no, head + "hosts: []": no, head + "shadow: true": yes, head + "shadow: 1": no,
+		head + "lease: 100ms": yes, head + "lease: 101ms": onlyParser, head + "lease: 5": no,
+		head + "plans: {header: X-Plan, rates: {pro: 5/m, own: unlimited}}": yes, head + "plans: {rates: {pro: 5/m}}": no, head + "plans: {header: X-Plan}": no,
+		head + "plans: {header: 'X Plan', rates: {pro: 5/m}}": no, head + "plans: {header: X-Plan, rates: {}}": no, head + "plans: {header: X-Plan, rates: {'': 5/m}}": no,
+		head + "plans: {header: X-Plan, rates: {pro: 5}}": no, head + "plans: {header: X-Plan, rates: {pro: 5/m}, key: path}": no,
+		head + "cost: 6\n    plans: {header: X-Plan, rates: {pro: 5/m}}": onlyParser,
+		"skip: [/healthz, /static/]\nlimits: {}":                         yes, "skip: healthz\nlimits: {}": no, "skip: []\nlimits: {}": no,
+
 		head + "exempt: 192.0.2.7": yes, head + "exempt: [10.0.0.0/8, 2001:db8::/32]": yes, head + "exempt: '::1'": yes,
 		"exempt: 192.0.2.7\nlimits: {}": yes, "exempt: intranet\nlimits: {}": no, head + "exempt: fe80::1%eth0": no, head + "exempt: []": no,
 		head + "exempt: 10.0.0.1/8": onlyParser, head + "exempt: \"::ffff:10.0.0.0/104\"": onlyParser, head + "exempt: 10.0.0.0/99": onlyParser,

@@ -113,9 +113,7 @@ func (p *parser) descriptor(node *yaml.Node) (d Descriptor) {
 	d.Value, d.Name, d.Shadow, d.Shared = text("value"), text("name"), truth("shadow"), truth("shared")
 	if node := fields["rate"]; node != nil {
 		d.HasRate = true
-		if node.Value != unlimited {
-			d.Rate = p.rate(node)
-		}
+		d.Rate = p.rateOrUnlimited(node)
 	}
 	if node := fields["lease"]; node != nil {
 		d.Lease = p.lease(node, d.Rate)
@@ -151,20 +149,23 @@ func (p *parser) complete(d Descriptor, fields map[string]*yaml.Node, line int) 
 	}
 }
 
-// lease parses a lease, and checks it as rratelimiter.WithLease does.
-func (p *parser) lease(node *yaml.Node, rate rratelimiter.Rate) time.Duration {
+// lease parses a lease, and checks it as rratelimiter.WithLease does, with each rate.
+func (p *parser) lease(node *yaml.Node, rates ...rratelimiter.Rate) time.Duration {
 	text, ok := p.value(node, "lease")
 	if !ok {
 		return 0
 	}
 	lease, err := time.ParseDuration(text)
-	switch {
-	case err != nil || lease <= 0 || lease%time.Millisecond != 0:
+	if err != nil || lease <= 0 || lease%time.Millisecond != 0 {
 		p.fault(node.Line, "lease: %q is not a positive number of whole milliseconds, such as 100ms", text)
-	case rate == rratelimiter.Unlimited:
-		p.fault(node.Line, "lease: it needs a rate")
-	case lease > rate.Interval/10:
-		p.fault(node.Line, "lease: %v is more than a tenth of the interval of %v", lease, rate)
+		return 0
+	}
+	for _, rate := range rates {
+		if rate == rratelimiter.Unlimited {
+			p.fault(node.Line, "lease: it needs a rate")
+		} else if lease > rate.Interval/10 {
+			p.fault(node.Line, "lease: %v is more than a tenth of the interval of %v", lease, rate)
+		}
 	}
 	return lease
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/netip"
 	"path"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v4"
 
@@ -26,14 +28,25 @@ type Limit struct {
 	Name    string
 	Key     string // text in the file, such as "header X-API-Key or address"; a comma separates the elements of a list
 	Rate    rratelimiter.Rate
+	Plans   Plans // other rates
 	Cost    int64
 	Paths   []string       // nil: all
 	Methods []string       // nil: all
+	Hosts   []string       // in lower case; nil: all
 	Exempt  []netip.Prefix // includes the networks that are exempt from all limits
+	Skip    []string       // paths to which no limit of the file applies
+	Lease   time.Duration  // of rratelimiter.WithLease; 0: none
+	Shadow  bool           // the limit refuses no request
 
 	IgnoreCase bool // the case of letters in paths does not count: the field ignore-case of the file
 
 	key [][]string // lists of alternative words, to be joined; nil: all requests share the rate
+}
+
+// Plans are rates of a limit by the value of a header field. Requests with any other value have the rate of the limit.
+type Plans struct {
+	Header string                       // "": the limit has no plans
+	Rates  map[string]rratelimiter.Rate // rratelimiter.Unlimited: requests with this value are not limited
 }
 
 // A Fault is one error in a file.
@@ -63,8 +76,10 @@ const headerWord = "header "
 var (
 	validName   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 	validHeader = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
-	fileFields  = []string{"exempt", "ignore-case", "limits", "domains"} // schema.json has the same
-	limitFields = []string{"key", "rate", "cost", "paths", "methods", "exempt"}
+	validHost   = regexp.MustCompile(`^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+	fileFields  = []string{"exempt", "skip", "ignore-case", "limits", "domains"} // schema.json has the same
+	limitFields = []string{"key", "rate", "plans", "cost", "paths", "methods", "hosts", "exempt", "lease", "shadow"}
+	planFields  = []string{"header", "rates"}
 	allMethods  = []string{
 		http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
 		http.MethodConnect, http.MethodOptions, http.MethodTrace,
@@ -130,6 +145,10 @@ func (p *parser) parse(data []byte) (f File) {
 	if node := top["exempt"]; node != nil {
 		exempt = p.networks(node)
 	}
+	var skip []string
+	if node := top["skip"]; node != nil {
+		skip = p.paths(node, "skip")
+	}
 	ignoreCase := false
 	if node := top["ignore-case"]; node != nil {
 		ignoreCase = p.truth(node, "ignore-case")
@@ -141,7 +160,7 @@ func (p *parser) parse(data []byte) (f File) {
 		f.Limits = []Limit{}
 		p.named(node, "limits", func(name, value *yaml.Node) {
 			l := p.limit(name, value)
-			l.Exempt, l.IgnoreCase = slices.Concat(exempt, l.Exempt), ignoreCase
+			l.Exempt, l.Skip, l.IgnoreCase = slices.Concat(exempt, l.Exempt), skip, ignoreCase
 			f.Limits = append(f.Limits, l)
 		})
 	}
@@ -242,15 +261,23 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 	} else {
 		p.fault(name.Line, "it has no rate")
 	}
+	if node := fields["plans"]; node != nil {
+		l.Plans = p.plans(node)
+	}
 	if node := fields["cost"]; node != nil {
-		l.Cost = p.cost(node, l.Rate)
+		l.Cost = p.cost(node, l.rates()...)
+	}
+	if node := fields["lease"]; node != nil {
+		l.Lease = p.lease(node, l.rates()...)
+	}
+	if node := fields["shadow"]; node != nil {
+		l.Shadow = p.truth(node, "shadow")
 	}
 	if node := fields["paths"]; node != nil {
-		for _, v := range p.values(node, "paths") {
-			if p.path(v) {
-				l.Paths = append(l.Paths, v.Value)
-			}
-		}
+		l.Paths = p.paths(node, "paths")
+	}
+	if node := fields["hosts"]; node != nil {
+		l.Hosts = p.hosts(node)
 	}
 	if node := fields["methods"]; node != nil {
 		for _, v := range p.values(node, "methods") {
@@ -264,6 +291,68 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 		l.Exempt = p.networks(node)
 	}
 	return l
+}
+
+// rates returns all rates of the limit that limit requests.
+func (l Limit) rates() []rratelimiter.Rate {
+	all := []rratelimiter.Rate{l.Rate}
+	for _, plan := range slices.Sorted(maps.Keys(l.Plans.Rates)) {
+		if rate := l.Plans.Rates[plan]; rate != rratelimiter.Unlimited {
+			all = append(all, rate)
+		}
+	}
+	return all
+}
+
+// plans parses the field plans.
+func (p *parser) plans(node *yaml.Node) (plans Plans) {
+	fields := p.fields(node, "plans", planFields)
+	if fields == nil {
+		return plans
+	}
+	if header := fields["header"]; header == nil {
+		p.fault(node.Line, "plans: it has no field \"header\"")
+	} else if text, ok := p.value(header, "header"); ok {
+		if plans.Header = text; !validHeader.MatchString(text) {
+			p.fault(header.Line, "plans: %q is no name of a header", text)
+		}
+	}
+	rates := fields["rates"]
+	if rates == nil || rates.Kind != yaml.MappingNode || len(rates.Content) == 0 {
+		p.fault(node.Line, "plans: the field \"rates\" must have a rate for each value of the header")
+		return plans
+	}
+	plans.Rates = map[string]rratelimiter.Rate{}
+	for i := 0; i < len(rates.Content); i += 2 {
+		name := rates.Content[i]
+		if _, twice := plans.Rates[name.Value]; twice || name.Value == "" {
+			p.fault(name.Line, "plans: the value %q is empty, or has two rates", name.Value)
+		}
+		plans.Rates[name.Value] = p.rateOrUnlimited(resolved(rates.Content[i+1]))
+	}
+	return plans
+}
+
+// hosts parses names of hosts.
+func (p *parser) hosts(node *yaml.Node) (hosts []string) {
+	for _, v := range p.values(node, "hosts") {
+		host := strings.ToLower(v.Value)
+		if !validHost.MatchString(host) {
+			p.fault(v.Line, "hosts: %q is neither a name such as shop.example.com, without a port, nor *.example.com", v.Value)
+		}
+		hosts = append(hosts, host)
+	}
+	return hosts
+}
+
+// paths parses a list of paths.
+func (p *parser) paths(node *yaml.Node, what string) (paths []string) {
+	for _, v := range p.values(node, what) {
+		if p.path(v) {
+			paths = append(paths, v.Value)
+		}
+	}
+	return paths
 }
 
 // fields returns the values of a mapping by their names; nil if the node is not a mapping.
@@ -380,19 +469,29 @@ func (p *parser) rate(node *yaml.Node) rratelimiter.Rate {
 	return rate
 }
 
-// cost parses a cost. If the rate is known, the cost is at most its number of permits.
-func (p *parser) cost(node *yaml.Node, rate rratelimiter.Rate) int64 {
+// rateOrUnlimited parses a rate, or the word unlimited.
+func (p *parser) rateOrUnlimited(node *yaml.Node) rratelimiter.Rate {
+	if node.Kind == yaml.ScalarNode && node.Value == unlimited {
+		return rratelimiter.Unlimited
+	}
+	return p.rate(node)
+}
+
+// cost parses a cost, which is at most the number of permits of each rate that is known.
+func (p *parser) cost(node *yaml.Node, rates ...rratelimiter.Rate) int64 {
 	text, ok := p.value(node, "cost")
 	if !ok {
 		return 1
 	}
 	cost, err := strconv.ParseInt(text, 10, 64)
-	switch {
-	case err != nil || cost < 1:
+	if err != nil || cost < 1 {
 		p.fault(node.Line, "cost: %q is no whole number from 1 on", text)
 		return 1
-	case rate.Permits > 0 && cost > rate.Permits:
-		p.fault(node.Line, "cost: %d is more than the rate %v ever grants", cost, rate)
+	}
+	for _, rate := range rates {
+		if rate.Permits > 0 && cost > rate.Permits {
+			p.fault(node.Line, "cost: %d is more than the rate %v ever grants", cost, rate)
+		}
 	}
 	return cost
 }

@@ -80,11 +80,11 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"no limits", "# ours\nexempt: [10.0.0.0/8]", "2: the file has no field \"limits\""},
 		{"null limits", "limits:\n", "1: the field \"limits\" must have the name"},
 		{"a list of limits", "limits:\n  - name: a", "2: the field \"limits\" must have the name"},
-		{"unknown field of the file", head + "limit: 1", `5: unknown field "limit"; known are exempt, ignore-case, limits`},
+		{"unknown field of the file", head + "limit: 1", `5: unknown field "limit"; known are exempt, skip, ignore-case, limits`},
 		{"a case that is neither", "ignore-case: perhaps\n" + head, "1: ignore-case must be true or false"},
 		{"a case that is a list", "ignore-case: [true]\n" + head, "1: ignore-case must be true or false"},
 		{"the same field of the file", head + "limits: {}", "5: limits is in line 1 already"},
-		{"unknown field", head + "    path: /x", `5: a: unknown field "path"; known are key, rate, cost, paths, methods, exempt`},
+		{"unknown field", head + "    path: /x", `5: a: unknown field "path"; known are key, rate, plans, cost, paths, methods, hosts, exempt, lease, shadow`},
 		{"the same field", head + "    rate: 20/s", "5: a: rate is in line 4 already"},
 		{"the same name", head + "  b: {key: all, rate: 1/s}\n  a: {key: all, rate: 1/s}", "6: a: the name is in line 2 already"},
 		{"a name with a brace", "limits:\n  \"{a}\\e\": {key: all, rate: 1/s}", `2: the name "{a}\x1b"`},
@@ -109,6 +109,19 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"null paths", head + "    paths:", "5: a: paths must be a value, or a list"},
 		{"paths in paths", head + "    paths:\n      - [/a]", "6: a: paths must be a value, or a list"},
 		{"a method in lower case", head + "    methods: [GET,\n      post]", `6: a: the method "post" is none of GET, HEAD,`},
+		{"a host with a port", head + "    hosts: [a.example, 'b.example:80']", `5: a: hosts: "b.example:80" is neither a name`},
+		{"a host with a star inside", head + "    hosts: a.*.example", `5: a: hosts: "a.*.example" is neither a name`},
+		{"a lease that is too long", head + "    lease: 101ms", "5: a: lease: 101ms is more than a tenth of the interval of 10/s"},
+		{"a lease that is too long for a plan", head + "    lease: 50ms\n    plans: {header: X-Plan, rates: {pro: 5/250ms}}", "5: a: lease: 50ms is more than a tenth of the interval of 5/250ms"},
+		{"a cost above the rate of a plan", head + "    cost: 6\n    plans: {header: X-Plan, rates: {pro: 5/m, top: unlimited}}", "5: a: cost: 6 is more than the rate 5/m ever grants"},
+		{"plans without a header", head + "    plans: {rates: {pro: 5/m}}", `5: a: plans: it has no field "header"`},
+		{"plans of no header", head + "    plans: {header: 'X Plan', rates: {pro: 5/m}}", `5: a: plans: "X Plan" is no name of a header`},
+		{"plans without rates", head + "    plans: {header: X-Plan, rates: {}}", `5: a: plans: the field "rates" must have a rate`},
+		{"a plan twice", head + "    plans:\n      header: X-Plan\n      rates:\n        pro: 5/m\n        pro: 6/m", `9: a: plans: the value "pro" is empty, or has two rates`},
+		{"a plan with a wrong rate", head + "    plans:\n      header: X-Plan\n      rates:\n        pro: much", `8: a: rate: "much"`},
+		{"plans that are no mapping", head + "    plans: pro", "5: a: plans must have fields"},
+		{"a shadow that is neither", head + "    shadow: perhaps", "5: a: shadow must be true or false"},
+		{"a path to skip without a slash", "skip: healthz\n" + head, `1: the path "healthz" does not begin with a slash`},
 		{"no network", head + "    exempt: [10.0.0.0/8,\n      intranet]", `6: a: exempt: "intranet" is neither an address nor a network`},
 		{"a network that is longer", "exempt: 10.0.0.1/8\n" + head, "1: exempt: write 10.0.0.1/8 as 10.0.0.0/8"},
 		{"a network in IPv6", head + "    exempt: \"::ffff:10.0.0.0/104\"", "5: a: exempt: "},
@@ -136,7 +149,7 @@ func TestAllFaultsAreFound(t *testing.T) {
 	want := `f:2: b: it has no field "key"; if all requests share one rate, write "key: all"
 f:2: b: rate: "1" is not of the form permits/interval, such as 100/s
 f:2: b: cost: "x" is no whole number from 1 on
-f:3: a: a limit must have fields, one a line: key, rate, cost, paths, methods, exempt
+f:3: a: a limit must have fields, one a line: key, rate, plans, cost, paths, methods, hosts, exempt, lease, shadow
 f:4: exempt: "x" is neither an address nor a network such as 10.0.0.0/8`
 	if err == nil || err.Error() != want {
 		t.Errorf("%v", err)

@@ -11,6 +11,7 @@
 // The file is YAML:
 //
 //	exempt: 10.0.0.0/8          # no limit applies to these clients
+//	skip: [/healthz, /static/]  # no limit applies to these paths
 //	ignore-case: false          # /search and /SEARCH are two paths
 //	limits:
 //	  per-second:               # name of a limit
@@ -36,15 +37,27 @@
 //     list.
 //   - rate: in the format of rratelimiter.ParseRate: 100/s, 5/250ms, 1000/h. 0/s refuses every request. The
 //     suffix "per client" is an error.
-//   - cost: the number of permits that each request takes: from 1 (the default) to the permits of the rate.
+//   - plans: other rates, by the value of a header field: "plans: {header: X-Plan, rates: {pro: 600/m, internal: unlimited}}".
+//     Requests without one of these values have the field rate. The rate belongs to the key of a request: all requests with
+//     the same key should have the same value. Clients can send any header field, so a gateway or a middleware before the
+//     guard must set this one.
+//   - cost: the number of permits that each request takes: from 1 (the default) to the permits of each rate.
 //   - paths: the limit applies to these paths, with or without a final slash. If a path in the file ends with a slash,
 //     the limit also applies to all paths below it. It applies to all spellings: if servers can read several paths in the
 //     path of a request, such as "/x/..;/search", to each of them (see httplimit.Guard). Default: all paths.
 //   - methods: the limit applies to these methods. GET includes HEAD, as in http.ServeMux. Default: all methods.
+//   - hosts: the limit applies to requests for these hosts: shop.example.com, without a port, or *.example.com for all names
+//     below. Clients choose the host: use it only if the server refuses requests for others. Default: all hosts.
+//   - lease: permits are taken ahead of demand for up to this time, and requests decided from memory, as with
+//     rratelimiter.WithLease: at most a tenth of the interval of each rate. Default: none.
+//   - shadow: true lets the limit count what it would refuse, and refuse nothing, as with httplimit.Limit.Shadow.
 //   - exempt: the limit does not apply to clients with these addresses or networks. Config.Addr finds the address of a
 //     client. A request whose client is not known is not exempt.
 //
-// If ignore-case is true, upper and lower case make no difference in paths, in the field paths and the key path. Set it if
+// No limit applies to the paths in skip, which are written as those of a limit. If servers can read several paths in the path of a
+// request, it must be so for each of them.
+//
+// If ignore-case is true, upper and lower case make no difference in paths, in the fields paths and skip and the key path. Set it if
 // the servers ignore case. Default: false.
 //
 // The name of a limit has 1 to 64 letters, digits and characters of "_.-". The first character is a letter or a digit.
@@ -60,6 +73,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -194,9 +208,16 @@ func (c Config) words() []string { return slices.Sorted(maps.Keys(c.Keys)) }
 func (c Config) build(limits []Limit) []httplimit.Limit {
 	all := make([]httplimit.Limit, len(limits))
 	for i, l := range limits {
-		limit := httplimit.Per(c.Client, l.Name, l.Rate, c.key(l))
+		var opts []rratelimiter.LimiterOption
+		if l.Lease > 0 {
+			opts = append(opts, rratelimiter.WithLease(l.Lease))
+		}
+		limit := httplimit.PerFunc(c.Client, l.Name, l.rate, c.key(l), opts...)
 		if l.Cost > 1 {
 			limit = limit.Cost(func(*http.Request) int64 { return l.Cost })
+		}
+		if l.Shadow {
+			limit = limit.Shadow()
 		}
 		all[i] = func(r *http.Request) httplimit.Claim {
 			if !l.covers(r) || c.exempt(r, l.Exempt) {
@@ -206,6 +227,16 @@ func (c Config) build(limits []Limit) []httplimit.Limit {
 		}
 	}
 	return all
+}
+
+// rate returns the rate of a request.
+func (l Limit) rate(r *http.Request) rratelimiter.Rate {
+	if l.Plans.Header != "" {
+		if rate, planned := l.Plans.Rates[r.Header.Get(l.Plans.Header)]; planned {
+			return rate
+		}
+	}
+	return l.Rate
 }
 
 // key makes the key of a limit from its words. The outer list has the keys to join. Each inner list has alternatives: the
@@ -250,7 +281,7 @@ func (c Config) exempt(r *http.Request, networks []netip.Prefix) bool {
 	return known && slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(addr) })
 }
 
-// covers reports whether the limit applies to the method and the path of a request. The guard asks once for each path
+// covers reports whether the limit applies to the method, the host and the path of a request. The guard asks once for each path
 // that servers can read in the path of the request.
 func (l Limit) covers(r *http.Request) bool {
 	method := r.Method
@@ -258,7 +289,30 @@ func (l Limit) covers(r *http.Request) bool {
 		method = http.MethodGet
 	}
 	return (l.Methods == nil || slices.Contains(l.Methods, method)) &&
-		(l.Paths == nil || slices.ContainsFunc(l.Paths, func(p string) bool { return l.within(r.URL.Path, p) }))
+		(l.Hosts == nil || slices.ContainsFunc(l.Hosts, func(h string) bool { return serves(h, hostOf(r)) })) &&
+		(l.Paths == nil || l.in(l.Paths, r)) && !l.in(l.Skip, r)
+}
+
+// in reports whether the path of a request is in a list of paths.
+func (l Limit) in(paths []string, r *http.Request) bool {
+	return slices.ContainsFunc(paths, func(p string) bool { return l.within(r.URL.Path, p) })
+}
+
+// hostOf returns the name of the host that a request is for, in lower case.
+func hostOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil { // without a port
+		host = r.Host
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// serves reports whether a host of a file, which may begin with "*.", stands for a host.
+func serves(pattern, host string) bool {
+	if domain, any := strings.CutPrefix(pattern, "*"); any {
+		return strings.HasSuffix(host, domain)
+	}
+	return host == pattern
 }
 
 // within reports whether a path is p, with or without a final slash, or is below p, if p ends with a slash.

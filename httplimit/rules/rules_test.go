@@ -106,6 +106,62 @@ func (b *bench) logged(want ...string) {
 	}
 }
 
+func TestPlansHostsShadowAndSkip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, `
+skip: [/healthz, /static/]
+limits:
+  plan:
+    key: [header X-User, path]
+    paths: /plan
+    rate: 1/h
+    plans: {header: X-Plan, rates: {pro: 2/h, own: unlimited, none: 0/h}}
+    lease: 100ms
+  shop:
+    key: all
+    rate: 1/h
+    hosts: [shop.example.com, "*.Example.org"]
+    paths: /shop
+  everywhere:
+    key: header X-All
+    rate: 1/h
+  trial:
+    key: all
+    rate: 1/h
+    paths: /trial
+    shadow: true
+`)
+		b.passes(true, "GET", "/plan", "X-User", "ann")
+		b.passes(false, "GET", "/plan", "X-User", "ann")
+		b.passes(true, "GET", "/plan", "X-User", "bob", "X-Plan", "pro")
+		b.passes(true, "GET", "/plan", "X-User", "bob", "X-Plan", "pro")
+		b.passes(false, "GET", "/plan", "X-User", "bob", "X-Plan", "pro")
+		b.passes(true, "GET", "/plan", "X-User", "eve", "X-Plan", "another")
+		b.passes(false, "GET", "/plan", "X-User", "eve", "X-Plan", "another")
+		b.passes(false, "GET", "/plan", "X-User", "dan", "X-Plan", "none")
+		for range 3 {
+			b.passes(true, "GET", "/plan", "X-User", "ann", "X-Plan", "own")
+			b.passes(true, "GET", "/healthz", "X-All", "ann")
+			b.passes(true, "GET", "/static/x.css", "X-All", "ann")
+			b.passes(true, "GET", "/trial")
+			b.passes(true, "GET", "https://other.example/shop")
+			b.passes(true, "GET", "https://example.org/shop")
+		}
+		b.passes(true, "GET", "/static/..;/x", "X-All", "ann") // some servers read /x
+		b.passes(false, "GET", "/", "X-All", "ann")
+		b.passes(true, "GET", "/static/..;/plan", "X-User", "one")
+		b.passes(false, "GET", "/plan", "X-User", "one")
+		b.passes(true, "GET", "https://a.b.example.org:8443/shop")
+		for _, host := range []string{"shop.example.com", "SHOP.example.com.", "shop.example.com:443", "x.example.org"} {
+			b.passes(false, "GET", "https://"+host+"/shop")
+		}
+		if n := b.guard.Policy.Count(httplimit.Shadowed); n != 2 {
+			t.Errorf("%d requests would have been refused", n)
+		}
+		b.logged()
+	})
+}
+
 func TestLimitsApplyToTheirRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, `
