@@ -97,8 +97,10 @@ func (w *writer) Write(b []byte) (n int, err error) { return w.c.Write(b) }
 // which this guard has extended.
 func (w *writer) send() {
 	to := &w.c.Response().Header
-	for name, values := range w.header {
+	for name := range w.header { // all of them first: Del changes the order of other fields
 		to.Del(name)
+	}
+	for name, values := range w.header {
 		for _, value := range values {
 			to.Add(name, value)
 		}
