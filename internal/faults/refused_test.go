@@ -36,7 +36,7 @@ func TestReplica(t *testing.T) {
 			t.Parallel()
 			server := redistest.Real(t, "--replica-serve-stale-data", test.stale)
 			admin := server.Client()
-			limiter := rratelimiter.NewClient(server.Client()).RateLimiter("replica", rratelimiter.WithRate(ample))
+			limiter := rratelimiter.NewClient(server.Client(redistest.NoDeadlines)).RateLimiter("replica", rratelimiter.WithRate(ample))
 			if err := limiter.Acquire(t.Context(), 7); err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +93,7 @@ func TestFullMemory(t *testing.T) {
 	admin := server.Client()
 	ctx := t.Context()
 	now := time.Now().Truncate(time.Millisecond)
-	client := rratelimiter.NewClient(server.Client(), rratelimiter.WithClientID("me"),
+	client := rratelimiter.NewClient(server.Client(redistest.NoDeadlines), rratelimiter.WithClientID("me"),
 		rratelimiter.WithClock(func() time.Time { return now }))
 	minute := rratelimiter.PerMinute(20)
 	must := func(err error) {
@@ -262,7 +262,7 @@ func TestFailedSave(t *testing.T) {
 		"acquire up to": func() error { _, err := limiter.AcquireUpTo(ctx, 1); return err },
 		"allow all":     func() error { _, err := client.AllowAll(ctx, 1, limiter); return err },
 		"with a fallback": func() error {
-			_, err := rratelimiter.NewClient(server.Client()).RateLimiter("unsaved", rratelimiter.WithFallback(1)).TryAcquire(ctx, 1)
+			_, err := rratelimiter.NewClient(server.Client(redistest.NoDeadlines)).RateLimiter("unsaved", rratelimiter.WithFallback(1)).TryAcquire(ctx, 1)
 			return err
 		},
 		"release":  func() error { _, err := limiter.Release(ctx, 1); return err },

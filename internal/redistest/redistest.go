@@ -147,6 +147,10 @@ func (s *Server) Options(opts ...func(*redis.Options)) *redis.Options {
 	return o
 }
 
+// NoDeadlines lets a client wait for each reply. On a busy machine it then makes no call twice, which would have another outcome
+// where the second attempt is refused.
+func NoDeadlines(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -2, -2 }
+
 // Client returns a new client of this server, which is closed when the test ends.
 func (s *Server) Client(opts ...func(*redis.Options)) *redis.Client {
 	client := redis.NewClient(s.Options(opts...))

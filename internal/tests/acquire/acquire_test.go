@@ -141,7 +141,7 @@ func TestTimeoutsOnServers(t *testing.T) {
 
 func TestErrorsTakeNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-		rdb := server.Client(rig.NoDeadlines) // a call for 2^53 permits is never repeated
+		rdb := server.Client(redistest.NoDeadlines) // a call for 2^53 permits is never repeated
 		client := rratelimiter.NewClient(rdb, rig.Patient)
 		l, none, part := client.RateLimiter("l"), client.RateLimiter("none"), client.RateLimiter("part")
 		rig.MustSet(t, l, rratelimiter.PerMinute(10))

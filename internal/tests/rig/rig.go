@@ -60,16 +60,13 @@ type Rig struct {
 // New returns a Rig. The options of the client come on top of its own: the clock, the id and a long call timeout.
 func New(t *testing.T, s *redistest.Server, opts ...rratelimiter.Option) *Rig {
 	r := &Rig{T: t, Server: s, Redis: s.Client(), at: time.Now().Truncate(time.Millisecond)}
-	counted := s.Client(NoDeadlines)
+	counted := s.Client(redistest.NoDeadlines)
 	counted.AddHook(CountScripts(&r.Calls))
 	r.Client = rratelimiter.NewClient(counted, append([]rratelimiter.Option{
 		rratelimiter.WithClientID("me"), rratelimiter.WithClock(r.Now), rratelimiter.WithCallTimeout(20 * time.Second),
 	}, opts...)...)
 	return r
 }
-
-// NoDeadlines lets a Redis client wait for each reply, so that a busy machine does not make it repeat a call.
-func NoDeadlines(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -2, -2 }
 
 // CountScripts returns a hook that counts script calls.
 func CountScripts(n *atomic.Int64) redis.Hook {
