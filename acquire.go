@@ -79,6 +79,8 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 // with the exceptions that [Limiter] lists. If Redisson uses limiters on the server, Acquire may leave free permits to
 // Redisson for up to 150 ms, or a quarter of the interval if that is less, but not beyond the deadline of ctx.
 //
+// More permits than the rate are ErrExceedsRate, unless the limiter has [WithInstalments].
+//
 // With [WithFailFast], Acquire returns a *[NotInTimeError] as soon as a reply from Redis shows that the permits cannot be free before
 // the deadline of ctx.
 //
@@ -111,13 +113,16 @@ func (l *Limiter) request(ctx context.Context, operation string, a dispatch.Ask)
 		if errors.As(err, &late) {
 			err = &NotInTimeError{late.At}
 		}
+		if a.Taken > 0 {
+			err = &PartlyTakenError{a.Taken, err}
+		}
 		err = wrap(operation, l.name, withNumber(err, a.N))
 	}
 	if l.client.requestObserver != nil {
 		info := RequestInfo{
 			Limiter: l.name, Method: methodOf(&a), Waits: a.Waits, Permits: a.N, Leased: leased, Latency: time.Since(started), Err: err,
 		}
-		if result.Allowed {
+		if info.Granted = a.Taken; result.Allowed {
 			info.Granted = a.N
 		}
 		l.client.tell(ctx, info)

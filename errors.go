@@ -57,6 +57,21 @@ type NotInTimeError struct {
 // Error returns a text with the time.
 func (e *NotInTimeError) Error() string { return schedule.NotInTimeError{At: e.At}.Error() }
 
+// A PartlyTakenError means that Acquire took some of its permits in instalments (see [WithInstalments]), and then ended with an error,
+// which it wraps: that of the context, or of a call to Redis.
+type PartlyTakenError struct {
+	Taken int64 // permits that were taken
+	Err   error
+}
+
+// Error returns a text with the number of permits.
+func (e *PartlyTakenError) Error() string {
+	return fmt.Sprintf("%d permits were taken before: %v", e.Taken, e.Err)
+}
+
+// Unwrap returns the error that ended the call.
+func (e *PartlyTakenError) Unwrap() error { return e.Err }
+
 // wrap adds the operation and the limiter's name to an error.
 func wrap(operation, name string, err error) error {
 	if err == nil {

@@ -600,6 +600,23 @@ func ExampleWithLease() {
 	// Output: true
 }
 
+// 5 mails at 2 per interval take three intervals.
+func ExampleWithInstalments() {
+	server := limittest.Start()
+	defer server.Close()
+
+	limiter := server.Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.Rate{Permits: 2, Interval: 10 * time.Millisecond}),
+		rratelimiter.WithInstalments())
+	go func() {
+		for range 100 {
+			time.Sleep(time.Millisecond)
+			server.Advance(time.Millisecond)
+		}
+	}()
+	fmt.Println(limiter.Acquire(context.Background(), 5))
+	// Output: <nil>
+}
+
 // A refusal is remembered until the permits can be free.
 func ExampleWithFailFast() {
 	server := limittest.Start()

@@ -299,6 +299,21 @@ func WithFailFast() LimiterOption {
 	}}
 }
 
+// WithInstalments lets Acquire take more permits than the rate, such as 200 at 20/s for a batch of 200 mails: it takes the permits of
+// the rate, an interval later those of the next interval, and so on, and returns when it has all of them. It keeps its place in the
+// queue: callers of this process behind it wait until it has all, and requests that do not wait are refused. If other clients take
+// permits meanwhile, it takes those that are free, and more an interval later. If ctx ends before, or if a call fails, the error is a *[PartlyTakenError] that tells how many permits were taken; they are not given back.
+//
+// With [WithFailFast], Acquire returns at once if the last instalment cannot be in time; callers behind it are judged later. The other methods return ErrExceedsRate for more
+// permits than the rate, as without the option, and so do AcquireAll of several limiters and a rate of 0. While the process decides (WithFallback), the
+// caller waits for Redis, unless its next instalment is within the limit of the process.
+func WithInstalments() LimiterOption {
+	return LimiterOption{func(s *dispatch.Settings) error {
+		s.Instalments = true
+		return nil
+	}}
+}
+
 // WithFallback lets this process decide by itself in the cases of [ErrUnavailable]: Redis cannot be reached, no connection
 // or no reply came in time, the server replied with LOADING, BUSY, READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max
 // number of clients reached", or nodes of a cluster disagree about a slot. All other errors are returned as without the

@@ -23,7 +23,8 @@
 //   - [Client.AllowAll] asks several limiters: all of them grant, or none does. [Client.TakeAll] returns a Grant of each.
 //     [Client.AcquireAll] waits until all of them grant.
 //   - [Limiter.SetRate] changes the rate. [Limiter.State] returns the rate and the permits in use.
-//   - [WithFailFast] makes Acquire and AcquireAll fail at once if their caller would wait in vain.
+//   - [WithFailFast] makes Acquire and AcquireAll fail at once if their caller would wait in vain. [WithInstalments] lets Acquire take
+//     more permits than the rate, over several intervals.
 //   - [WithFallback] lets the process decide while Redis cannot be reached. [WithDenyCache] refuses repeated requests
 //     without calls to Redis. [WithLease] grants permits from memory.
 //

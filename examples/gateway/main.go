@@ -9,10 +9,11 @@
 //
 //	go run ./gateway -backend http://localhost:9000 -redis redis://localhost:6379 -trust 10.0.0.0/8
 //
-// To see it refuse on one machine, let it trust this machine, and name a client:
+// To see it refuse on one machine, let it trust this machine, and name a client. Some server must listen on port 9000, such as
+// python3 -m http.server 9000. 12 requests within a second are two too many:
 //
 //	go run ./gateway -backend http://localhost:9000 -redis redis://localhost:6379 -trust 127.0.0.0/8,::1/128
-//	for i in $(seq 12); do curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Forwarded-For: 203.0.113.5' http://localhost:8080/; done
+//	curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Forwarded-For: 203.0.113.5' 'http://localhost:8080/?[1-12]'
 package main
 
 import (

@@ -165,7 +165,7 @@ func TestGuardsOfThePage(t *testing.T) {
 	}
 
 	tokens := ofTokens(server.Client(), httplimit.ClientAddr{}, func(int, http.Header) int64 { return 10 })
-	tokens.Policy = &httplimit.Policy{Bound: patience}
+	tokens.Policy = &httplimit.Policy{Bound: patience, Logger: slog.New(slog.DiscardHandler)} // the test may end before the correction
 	if policy := ask(tokens, 1, http.StatusNoContent).Get("RateLimit-Policy"); policy != `"llm";q=100000;qu="tokens";w=60` {
 		t.Errorf("the policy is %s", policy)
 	}

@@ -142,6 +142,36 @@ func TestAJobThatCannotBeSentInTime(t *testing.T) {
 	}
 }
 
+// sendBatch sends a batch of mails, or as many of them as it gets permits for, and keeps the others.
+func sendBatch(ctx context.Context, client *rratelimiter.Client, batch []string, send func([]string), keep func([]string) error) error {
+	mails := client.RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerSecond(20)), rratelimiter.WithInstalments())
+	err := mails.Acquire(ctx, int64(len(batch)))
+	var partly *rratelimiter.PartlyTakenError
+	if errors.As(err, &partly) {
+		send(batch[:partly.Taken]) // these have their permits
+		return keep(batch[partly.Taken:])
+	}
+	if err == nil {
+		send(batch)
+	}
+	return err
+}
+
+func TestABatchOfMoreMailsThanTheRate(t *testing.T) {
+	for patience, want := range map[time.Duration]int{time.Minute: 200, 2500 * time.Millisecond: 60} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			began, sent, kept := time.Now(), 0, 0
+			err := sendBatch(ctx, limittest.NewRealTime(t).Client(), make([]string, 200),
+				func(mails []string) { sent += len(mails) }, func(mails []string) error { kept += len(mails); return nil })
+			if took := time.Since(began); err != nil || sent != want || kept != 200-want || took != min(patience, 9*time.Second) {
+				t.Errorf("%d mails are sent and %d kept after %v, %v", sent, kept, took, err)
+			}
+		})
+	}
+}
+
 // sendMail sends a mail as soon as the limits of the provider and of the sender allow it.
 func sendMail(ctx context.Context, client *rratelimiter.Client, from string, send func()) error {
 	provider := client.RateLimiter("{mails}:provider", rratelimiter.WithRate(rratelimiter.PerSecond(50)))

@@ -27,6 +27,7 @@ type Ask struct {
 	Until   time.Time // the end of the caller's timeout, by the client's clock; zero: none
 	Source  *Source   // filled in with a grant; nil: not needed
 	Sources []Source  // the same, of the limiters of a set
+	Taken   int64     // filled in, if a request that waits may take instalments: permits that it took
 }
 
 // A Source tells where granted permits came from, so that they can be given back.

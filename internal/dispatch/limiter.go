@@ -23,6 +23,8 @@ type Settings struct {
 	FallsBack bool    // the process decides while Redis is away
 	Fallback  float64 // the fraction of the rate that it grants then, 0 to 1
 	FailFast  bool    // a waiting request that cannot be granted before its deadline fails
+
+	Instalments bool // a waiting request may want more permits than the rate
 }
 
 // A Limiter is one limiter of a client.

@@ -163,7 +163,15 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 	if a.Waits {
 		l.client.waits(ctx, r)
 	}
+	var instalments *schedule.Instalments // r is recycled at the end
+	if a.Waits && a.Until.IsZero() && l.settings.Instalments {
+		instalments = new(schedule.Instalments)
+		r.Instalments = instalments
+	}
 	outcome, err := l.join(ctx, r)
+	if instalments != nil {
+		a.Taken = instalments.Taken
+	}
 	return outcome.Result, false, err
 }
 

@@ -101,6 +101,9 @@ func (rest *remainder) group(i int, g protocol.Group) {
 func (rest *remainder) inTurn(group int, r *Request, due time.Time, line *turns) (verdict, time.Time) {
 	free, own := rest.free.clone(), line.next(r.N, due)
 	v := rest.verdict(group, r, due)
+	if own.at = own.at.Add(r.later(line.rate, line.interval)); r.Instalments != nil {
+		own.sum += r.Instalments.Left
+	}
 	if v == waits && !r.End.IsZero() && !own.at.Before(r.End) {
 		v, due, rest.free = refused, own.at, free
 	}

@@ -196,7 +196,7 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 			}
 			may := !room.below() || upTo != nil
 			b.full = may && !(b.keep(front) && b.add(r, q.settings.RecordPerRequest))
-			b.Ask.Partial = !may || b.full
+			b.Ask.Partial = !may || b.full || r.wantsMore()
 			room.add(r.sizes(), -1)
 			front, place = sizes{}, r.place
 		}

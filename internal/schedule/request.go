@@ -23,7 +23,8 @@ type Request struct {
 	End    time.Time // when the caller leaves: at the end of its timeout or of its context; zero: not known
 	Owner  any       // not used here
 
-	Outcome Outcome // of the request or, while it waits, what the last reply said
+	Instalments *Instalments // of a request that may want more permits than the rate; nil: it must not
+	Outcome     Outcome      // of the request or, while it waits, what the last reply said
 
 	state    State
 	last     bool          // the timeout is over: the next reply settles the request

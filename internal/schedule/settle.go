@@ -113,9 +113,17 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 		case left:
 			r.state.To(Gone)
 		case granted:
+			if q.goesOn(m, r, g) {
+				continue
+			}
 			q.settle(b, r, grant(g, v.free, &shares))
 			f.Granted++
 		case exceeded:
+			if r.Instalments != nil && g.Rate > 0 && !g.Local() { // the rate was not known, or was lowered
+				r.split(g.Rate)
+				q.again(r, first)
+				continue
+			}
 			failed := int(-1 - g.Granted(v.group, b.Ask.Groups[v.group]))
 			q.settle(b, r, Outcome{Err: ErrExceedsRate, Failed: failed})
 			f.Of(failed).Denied++
@@ -123,6 +131,10 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 			q.again(r, first)
 			first += oneIf(r.Kind == Try)
 		case waits:
+			if q.takesLess(r, g) {
+				q.again(r, first)
+				continue
+			}
 			beaten = beaten || f.Own == 0 && !r.free.IsZero() && !since.Before(r.free)
 			r.Outcome, r.free = refusal(g, v, &shares), since.Add(v.wait)
 			q.land(r, Refused)

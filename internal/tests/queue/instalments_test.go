@@ -1,0 +1,237 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
+	"github.com/rratelimiter/rratelimiter/internal/window"
+)
+
+// Callers that want more permits than the rate, and take them in instalments (WithInstalments).
+
+func byInstalments(p *rig.Process, rate rratelimiter.Rate, opts ...rratelimiter.LimiterOption) *rratelimiter.Limiter {
+	return p.RateLimiter("l", append(opts, rratelimiter.WithRate(rate), rratelimiter.WithInstalments())...)
+}
+
+// partly checks the error of a caller that took some of its permits.
+func partly(b *rig.Bubble, what string, c *rig.Call, at time.Duration, taken int64, cause error) {
+	b.T.Helper()
+	b.Ended(what, c, false, at)
+	var some *rratelimiter.PartlyTakenError
+	if !errors.As(c.Err, &some) || some.Taken != taken || !errors.Is(c.Err, cause) {
+		b.T.Errorf("%s: %v, not %d permits and %v", what, c.Err, taken, cause)
+	}
+}
+
+// mustKeep sets another rate, under which what was granted still counts.
+func mustKeep(t *testing.T, l *rratelimiter.Limiter, rate rratelimiter.Rate) {
+	t.Helper()
+	if err := l.SetRate(t.Context(), rate, rratelimiter.KeepState()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A caller gets the rate in each interval, by one call for each, and keeps its place.
+func TestInstalmentsComeInOrder(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		l := byInstalments(p, rratelimiter.PerSecond(20))
+		before, mails, behind, small := b.Acquire(l, 20), b.Acquire(l, 190), b.Acquire(l, 10), b.Acquire(l, 1)
+		b.SleepTo(500 * ms)
+		b.Granted("the caller in front", before, 0)
+		b.Waits("the mails", mails)
+		if ok, err := l.TryAcquire(t.Context(), 1); ok || err != nil {
+			t.Errorf("a try beside it: %v, %v", ok, err)
+		}
+		calls := p.Wire.Calls()
+		b.SleepTo(20 * time.Second)
+		b.Granted("the mails", mails, 10*time.Second)
+		b.Granted("the caller behind, within the last instalment", behind, 10*time.Second)
+		b.Granted("the last caller", small, 11*time.Second)
+		if n := p.Wire.Calls() - calls; n > 13 {
+			t.Errorf("%d calls for 10 instalments and 2 callers", n)
+		}
+	})
+}
+
+// Before the first reply the rate is not known.
+func TestTheFirstCallMayWantInstalments(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		l := byInstalments(b.Process(), rratelimiter.PerSecond(10))
+		mails, behind := b.Acquire(l, 25), b.Acquire(l, 5)
+		b.SleepTo(5 * time.Second)
+		b.Granted("the mails", mails, 2*time.Second)
+		b.Granted("the caller behind", behind, 2*time.Second)
+	})
+}
+
+// Whoever leaves is told what it has. Its next instalment goes to those behind.
+func TestACallerLeavesBetweenInstalments(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		l := byInstalments(b.Process(), rratelimiter.PerSecond(20))
+		mails, other, behind := b.Acquire(l, 200), b.Acquire(l, 200), b.Acquire(l, 20)
+		b.SleepTo(2500 * ms)
+		mails.Cancel()
+		partly(b, "the mails", mails, 2500*ms, 60, context.Canceled)
+		other.Cancel()
+		if b.Ended("who has got nothing", other, false, 2500*ms); !errors.Is(other.Err, context.Canceled) || errors.As(other.Err, new(*rratelimiter.PartlyTakenError)) {
+			t.Error(other.Err)
+		}
+		b.SleepTo(4 * time.Second)
+		b.Granted("the caller behind", behind, 3*time.Second)
+	})
+}
+
+// A new rate is that of the next instalments; a rate of 0 ends the call.
+func TestInstalmentsAtANewRate(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		l := byInstalments(b.Process(), rratelimiter.PerSecond(20))
+		mails := b.Acquire(l, 80) // at 0, 1 and 2 s 20 permits, at 3 and 4 s 10
+		b.SleepTo(2500 * ms)
+		mustKeep(t, l, rratelimiter.PerSecond(10))
+		b.SleepTo(6 * time.Second)
+		b.Granted("the mails", mails, 4*time.Second)
+		mails = b.Acquire(l, 100) // at 6 and 7 s 10 permits, at 7.5 s 30, at 8.5 s 40, at 9.5 s 10
+		b.SleepTo(7500 * ms)
+		mustKeep(t, l, rratelimiter.PerSecond(40))
+		b.SleepTo(10 * time.Second)
+		b.Granted("more mails", mails, 9500*ms)
+		mails = b.Acquire(l, 100)
+		b.SleepTo(10400 * ms)
+		mustKeep(t, l, rratelimiter.PerSecond(0))
+		b.SleepTo(12 * time.Second)
+		partly(b, "at a rate of 0", mails, 10400*ms, 30, rratelimiter.ErrExceedsRate)
+	})
+}
+
+// Without the option, and by other methods, more permits than the rate are an error.
+func TestOnlyAcquireTakesInstalments(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		l, plain := byInstalments(p, rratelimiter.PerSecond(10)), perSecond(p, "plain", 10)
+		for what, c := range map[string]*rig.Call{
+			"without the option": b.Acquire(plain, 11),
+			"TryAcquireTimeout":  b.TryFor(l, 11, time.Minute),
+			"TryAcquire":         b.Try(l, 11),
+			"AcquireAll":         acquireAll(b, 11, l, plain),
+		} {
+			if b.Ended(what, c, false, 0); !errors.Is(c.Err, rratelimiter.ErrExceedsRate) {
+				t.Errorf("%s: %v", what, c.Err)
+			}
+		}
+	})
+}
+
+func TestFailFastCountsAllInstalments(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		l := byInstalments(b.Process(), rratelimiter.PerSecond(10), rratelimiter.WithFailFast())
+		b.Granted("the first", b.Try(l, 10), 0)
+		failedFast(b, "one instalment too many", acquireBy(b, l, 35, 3900*ms), 0, 4*time.Second)
+		front := acquireBy(b, l, 35, 4100*ms)
+		behind := acquireBy(b, l, 10, 4900*ms)
+		b.SleepTo(6 * time.Second)
+		b.Granted("the one in front", front, 4*time.Second)
+		failedFast(b, "behind it", behind, 4*time.Second, 5*time.Second)
+	})
+}
+
+// TestRandomInstalments: callers of two processes, some for more than the rate, come and leave. By the records in Redis no window
+// holds more than the rate. Each caller gets all it wants or is told what it has, and all that was taken was granted.
+func TestRandomInstalments(t *testing.T) {
+	for seed := range int64(20) {
+		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+			random := rand.New(rand.NewSource(seed))
+			rate := rratelimiter.Rate{Permits: 2 + random.Int63n(8), Interval: time.Duration(1+random.Intn(3)) * time.Second}
+			processes := []*rig.Process{b.Process(), b.Process()}
+			log := map[string]redis.Z{}
+			look := func() {
+				for _, z := range processes[0].Redis.ZRangeWithScores(t.Context(), "{l}:permits", 0, -1).Val() {
+					log[fmt.Sprint(z.Member)] = z
+				}
+			}
+			type asked struct {
+				n    int64
+				call *rig.Call
+			}
+			var all []asked
+			for range 40 {
+				until := time.Since(b.Start) + time.Duration(random.Intn(3000))*ms
+				for time.Since(b.Start) < until {
+					b.SleepTo(min(until, time.Since(b.Start)+100*ms))
+					look()
+				}
+				p, n := processes[random.Intn(2)], 1+random.Int63n(rate.Permits)
+				if random.Intn(4) == 0 {
+					n += random.Int63n(3 * rate.Permits)
+				}
+				c := b.Acquire(byInstalments(p, rate), n)
+				if random.Intn(8) == 0 {
+					time.AfterFunc(time.Duration(random.Intn(8000))*ms, c.Cancel)
+				}
+				all = append(all, asked{n, c})
+			}
+			for range 3000 {
+				b.SleepTo(time.Since(b.Start) + 100*ms)
+				look()
+			}
+			var wanted, stored int64
+			for i, a := range all {
+				var some *rratelimiter.PartlyTakenError
+				switch {
+				case !a.call.Ended.Load():
+					t.Errorf("seed %d, caller %d waits for %d permits", seed, i, a.n)
+				case a.call.OK:
+					wanted += a.n
+				case errors.As(a.call.Err, &some):
+					wanted += some.Taken
+				}
+			}
+			var scores []window.Score
+			for _, z := range log {
+				r, err := rratelimiter.UnpackRecord([]byte(z.Member.(string)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				stored += int64(r.Permits)
+				scores = append(scores, window.Score{Permits: int64(r.Permits), At: int64(1000 * z.Score), Added: int64(1000 * z.Score)})
+			}
+			if most, _ := window.LargestScores(scores, rate.Interval); most > rate.Permits {
+				t.Errorf("seed %d: a window holds %d permits of %v", seed, most, rate)
+			}
+			if stored < wanted {
+				t.Errorf("seed %d: the callers have %d permits, Redis %d", seed, wanted, stored)
+			}
+		})
+	}
+}
+
+// Callers of another process that take permits whenever some are free do not stop the caller, nor it them.
+func TestInstalmentsBesideABusyClient(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		l, other := byInstalments(b.Process(), rratelimiter.PerSecond(10)), b.Process().RateLimiter("l")
+		b.Granted("the first", b.Try(l, 3), 0)
+		b.SleepTo(300 * ms)
+		mails := b.Acquire(l, 100)
+		var byOther atomic.Int64
+		for range 3 {
+			go func() {
+				for !mails.Ended.Load() && other.Acquire(t.Context(), 1) == nil {
+					byOther.Add(1)
+				}
+			}()
+		}
+		b.SleepTo(2 * time.Minute)
+		if !mails.OK || mails.At > time.Minute || byOther.Load() < 100 { // with half of all permits it would be 20 s
+			t.Errorf("granted %v at %v, %v; the other client had %d permits", mails.OK, mails.At, mails.Err, byOther.Load())
+		}
+	})
+}
