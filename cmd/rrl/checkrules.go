@@ -52,6 +52,11 @@ The file is YAML:
       hosts: [shop.example.com, "*.example.org"]
       lease: 100ms            # decides from memory: see rratelimiter.WithLease
       shadow: true            # counts, but refuses nothing
+    per-month:
+      key: header X-API-Key
+      quota: 20000/month      # or day, week
+      from: 15                # the billing date
+      time-zone: Europe/Berlin
 
 A service may have keys of its own, such as the tenant; --own-key names them. rrl rls --help has an example for Envoy.
 
@@ -114,8 +119,12 @@ func limitsTable(limits []rules.Limit) render.Table {
 			}
 			exempt = append(exempt, text)
 		}
+		rate := l.Rate.String()
+		if l.Quota.Period != "" {
+			rate = l.Quota.String()
+		}
 		cells := []string{
-			l.Name, l.Rate.String(), strconv.FormatInt(l.Cost, 10), l.Key, orElse(l.Methods, "all"), orElse(l.Paths, "all"), orElse(exempt, "none"),
+			l.Name, rate, strconv.FormatInt(l.Cost, 10), l.Key, orElse(l.Methods, "all"), orElse(l.Paths, "all"), orElse(exempt, "none"),
 		}
 		if some {
 			cells = append(cells, orElse(limitOptions(l), "none"))
@@ -129,6 +138,12 @@ func limitsTable(limits []rules.Limit) render.Table {
 func limitOptions(l rules.Limit) (options []string) {
 	for _, plan := range slices.Sorted(maps.Keys(l.Plans.Rates)) {
 		options = append(options, l.Plans.Header+":"+plan+"="+rateText(l.Plans.Rates[plan]))
+	}
+	if l.Quota.From != "" {
+		options = append(options, "from="+l.Quota.From)
+	}
+	if l.Quota.Zone != nil {
+		options = append(options, "time-zone="+l.Quota.Zone.String())
 	}
 	if len(l.Hosts) > 0 {
 		options = append(options, "hosts="+strings.Join(l.Hosts, ","))

@@ -40,6 +40,7 @@ limits:
     lease: 100ms
     shadow: true
   b: {key: all, rate: 1/s}
+  c: {key: all, quota: 20000/month, from: 15, time-zone: Europe/Berlin}
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -50,7 +51,8 @@ limits:
 		"skip=/healthz,/static/",
 	}
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
-	if code != 0 || errs != "" || len(lines) != 3 || !strings.HasSuffix(lines[1], want[0]) || !strings.HasSuffix(lines[2], want[1]) {
+	if code != 0 || errs != "" || len(lines) != 4 || !strings.HasSuffix(lines[1], want[0]) || !strings.HasSuffix(lines[2], want[1]) ||
+		!strings.Contains(lines[3], " 20000/month ") || !strings.HasSuffix(lines[3], "from=15 time-zone=Europe/Berlin skip=/healthz,/static/") {
 		t.Errorf("%d, %s\n%s", code, errs, out)
 	}
 }

@@ -112,7 +112,7 @@ func TestFilesOfLimitsPassTheSchema(t *testing.T) {
 func TestSchemaAndParserAgree(t *testing.T) {
 	valid := withSchema(t)
 	const head, keyed = "limits:\n  a:\n    key: all\n    rate: 10/s\n    ", "limits:\n  a:\n    rate: 10/s\n    key: "
-	const entry = "domains: {a: [{key: k, "
+	const entry, quota = "domains: {a: [{key: k, ", "limits:\n  a:\n    key: all\n    quota: "
 	const yes, no, onlyParser = "valid", "wrong", "wrong, which only the parser knows"
 	for text, want := range map[string]string{
 		"": no, "~": no, "- a": no, "limits:\n\ta: 1": no, head + "---\nlimits: {}": no,
@@ -139,6 +139,10 @@ func TestSchemaAndParserAgree(t *testing.T) {
 
 		head + "methods: GET": yes, head + "methods: [GET, DELETE]": yes, head + "methods: get": no, head + "methods: []": no, head + "methods: [GET, FETCH]": no,
 
+		quota + "5/day": yes, quota + "20000/month\n    from: 15\n    time-zone: Europe/Berlin": yes, quota + "5/week\n    from: friday": yes,
+		quota + "5/hour": no, quota + "0/day": no, quota + "5": no, quota + "5/day\n    rate: 1/s": no, quota + "5/day\n    lease: 1s": no,
+		quota + "5/month\n    from: 32": no, quota + "5/month\n    from: monday": onlyParser, quota + "5/day\n    from: 3": onlyParser,
+		quota + "5/day\n    time-zone: Berlin": onlyParser, quota + "5/day\n    cost: 6": onlyParser, head + "from: 3": no, head + "time-zone: UTC": no,
 		head + "hosts: shop.example.com": yes, head + "hosts: ['*.example.com', Shop.example.com]": yes, head + "hosts: 'a.example:80'": no,
 		head + "hosts: a.*.b": no, head + "hosts: []": no, head + "shadow: true": yes, head + "shadow: 1": no,
 		head + "lease: 100ms": yes, head + "lease: 101ms": onlyParser, head + "lease: 5": no,

@@ -29,6 +29,7 @@ type Limit struct {
 	Key     string // text in the file, such as "header X-API-Key or address"; a comma separates the elements of a list
 	Rate    rratelimiter.Rate
 	Plans   Plans // other rates
+	Quota   Quota // instead of a rate
 	Cost    int64
 	Paths   []string       // nil: all
 	Methods []string       // nil: all
@@ -78,9 +79,11 @@ var (
 	validHeader = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 	validHost   = regexp.MustCompile(`^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 	fileFields  = []string{"exempt", "skip", "ignore-case", "limits", "domains"} // schema.json has the same
-	limitFields = []string{"key", "rate", "plans", "cost", "paths", "methods", "hosts", "exempt", "lease", "shadow"}
-	planFields  = []string{"header", "rates"}
-	allMethods  = []string{
+	limitFields = []string{
+		"key", "rate", "plans", "quota", "from", "time-zone", "cost", "paths", "methods", "hosts", "exempt", "lease", "shadow",
+	}
+	planFields = []string{"header", "rates"}
+	allMethods = []string{
 		http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
 		http.MethodConnect, http.MethodOptions, http.MethodTrace,
 	}
@@ -256,18 +259,29 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 	} else {
 		p.fault(name.Line, "it has no field \"key\"; if all requests share one rate, write \"key: all\"")
 	}
-	if node := fields["rate"]; node != nil {
-		l.Rate = p.rate(node)
-	} else {
+	switch {
+	case fields["quota"] != nil:
+		l.Quota = p.quota(fields)
+	case fields["rate"] != nil:
+		l.Rate = p.rate(fields["rate"])
+	default:
 		p.fault(name.Line, "it has no rate")
 	}
-	if node := fields["plans"]; node != nil {
+	for _, field := range []string{"from", "time-zone"} {
+		if node := fields[field]; node != nil && fields["quota"] == nil {
+			p.fault(node.Line, "%s: only a limit with a quota has it", field)
+		}
+	}
+	if node := fields["plans"]; node != nil && fields["quota"] == nil {
 		l.Plans = p.plans(node)
 	}
 	if node := fields["cost"]; node != nil {
 		l.Cost = p.cost(node, l.rates()...)
+		if n := l.Quota.Permits; n > 0 && l.Cost > n {
+			p.fault(node.Line, "cost: %d is more than the quota %v", l.Cost, l.Quota)
+		}
 	}
-	if node := fields["lease"]; node != nil {
+	if node := fields["lease"]; node != nil && fields["quota"] == nil {
 		l.Lease = p.lease(node, l.rates()...)
 	}
 	if node := fields["shadow"]; node != nil {

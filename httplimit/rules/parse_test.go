@@ -84,7 +84,7 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"a case that is neither", "ignore-case: perhaps\n" + head, "1: ignore-case must be true or false"},
 		{"a case that is a list", "ignore-case: [true]\n" + head, "1: ignore-case must be true or false"},
 		{"the same field of the file", head + "limits: {}", "5: limits is in line 1 already"},
-		{"unknown field", head + "    path: /x", `5: a: unknown field "path"; known are key, rate, plans, cost, paths, methods, hosts, exempt, lease, shadow`},
+		{"unknown field", head + "    path: /x", `5: a: unknown field "path"; known are key, rate, plans, quota, from, time-zone, cost, paths, methods, hosts, exempt, lease, shadow`},
 		{"the same field", head + "    rate: 20/s", "5: a: rate is in line 4 already"},
 		{"the same name", head + "  b: {key: all, rate: 1/s}\n  a: {key: all, rate: 1/s}", "6: a: the name is in line 2 already"},
 		{"a name with a brace", "limits:\n  \"{a}\\e\": {key: all, rate: 1/s}", `2: the name "{a}\x1b"`},
@@ -109,6 +109,16 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"null paths", head + "    paths:", "5: a: paths must be a value, or a list"},
 		{"paths in paths", head + "    paths:\n      - [/a]", "6: a: paths must be a value, or a list"},
 		{"a method in lower case", head + "    methods: [GET,\n      post]", `6: a: the method "post" is none of GET, HEAD,`},
+		{"a quota of an hour", "limits:\n  a:\n    key: all\n    quota: 5/hour", `4: a: quota: "5/hour" is not of the form permits/day`},
+		{"no quota", "limits:\n  a:\n    key: all\n    quota: 0/day", `4: a: quota: "0/day" is not of the form`},
+		{"a quota and a rate", head + "    quota: 5/day", "4: a: rate: a limit has either a rate or a quota"},
+		{"a quota with a lease", "limits:\n  a:\n    key: all\n    quota: 5/day\n    lease: 1s", "5: a: lease: a limit has either a rate or a quota, and only one with a rate has lease"},
+		{"a month from a weekday", "limits:\n  a:\n    key: all\n    quota: 5/month\n    from: monday", `5: a: from: "monday" is neither`},
+		{"a day from a day", "limits:\n  a:\n    key: all\n    quota: 5/day\n    from: 3", `5: a: from: "3" is neither`},
+		{"a month from the 32nd", "limits:\n  a:\n    key: all\n    quota: 5/month\n    from: 32", `5: a: from: "32" is neither`},
+		{"no time zone", "limits:\n  a:\n    key: all\n    quota: 5/day\n    time-zone: Berlin", `5: a: time-zone: "Berlin" is none`},
+		{"a cost above the quota", "limits:\n  a:\n    key: all\n    quota: 5/day\n    cost: 6", "5: a: cost: 6 is more than the quota 5/day"},
+		{"a rate with a time zone", head + "    time-zone: UTC", "5: a: time-zone: only a limit with a quota has it"},
 		{"a host with a port", head + "    hosts: [a.example, 'b.example:80']", `5: a: hosts: "b.example:80" is neither a name`},
 		{"a host with a star inside", head + "    hosts: a.*.example", `5: a: hosts: "a.*.example" is neither a name`},
 		{"a lease that is too long", head + "    lease: 101ms", "5: a: lease: 101ms is more than a tenth of the interval of 10/s"},
@@ -149,7 +159,7 @@ func TestAllFaultsAreFound(t *testing.T) {
 	want := `f:2: b: it has no field "key"; if all requests share one rate, write "key: all"
 f:2: b: rate: "1" is not of the form permits/interval, such as 100/s
 f:2: b: cost: "x" is no whole number from 1 on
-f:3: a: a limit must have fields, one a line: key, rate, plans, cost, paths, methods, hosts, exempt, lease, shadow
+f:3: a: a limit must have fields, one a line: key, rate, plans, quota, from, time-zone, cost, paths, methods, hosts, exempt, lease, shadow
 f:4: exempt: "x" is neither an address nor a network such as 10.0.0.0/8`
 	if err == nil || err.Error() != want {
 		t.Errorf("%v", err)
@@ -176,7 +186,8 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 		for _, l := range limits {
-			if l.Rate.Permits < 1 || l.Cost < 1 || l.Cost > l.Rate.Permits || l.Key == "" {
+			most := max(l.Rate.Permits, l.Quota.Permits)
+			if most < 1 && l.Rate.Interval == 0 || l.Cost < 1 || most > 0 && l.Cost > most || l.Key == "" {
 				t.Errorf("%+v", l)
 			}
 		}

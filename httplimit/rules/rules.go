@@ -41,6 +41,9 @@
 //     Requests without one of these values have the field rate. The rate belongs to the key of a request: all requests with
 //     the same key should have the same value. Clients can send any header field, so a gateway or a middleware before the
 //     guard must set this one.
+//   - quota: instead of a rate, permits for a whole day, week or month: 1000/day, 20000/month. They return together at its end,
+//     at midnight by time-zone (default: UTC), such as Europe/Berlin. A week begins on the weekday from (default: monday), a
+//     month on the day from (default: 1), such as a billing date. classic.Quota in the root of the module counts it.
 //   - cost: the number of permits that each request takes: from 1 (the default) to the permits of each rate.
 //   - paths: the limit applies to these paths, with or without a final slash. If a path in the file ends with a slash,
 //     the limit also applies to all paths below it. It applies to all spellings: if servers can read several paths in the
@@ -92,6 +95,8 @@ import (
 type Config struct {
 	// Client makes the limiters. It must not be nil.
 	Client *rratelimiter.Client
+	// Redis counts the limits with a quota. It may be nil if the file has none.
+	Redis rratelimiter.Redis
 	// Addr finds the address of a request's client, for the key address and for exempt.
 	Addr httplimit.ClientAddr
 	// Keys has the keys of the program, such as the user or the tenant. Each entry maps the word that the file uses to the
@@ -106,7 +111,7 @@ type Config struct {
 
 // Watch sets the limits of a guard from a file and returns. In the background it sets them again when the file changes,
 // until ctx ends. If the file has errors or cannot be read at the time of the call, Watch only returns the error:
-// Faults, or the error of os.ReadFile.
+// Faults, or the error of os.ReadFile. A file with a quota needs Config.Redis.
 //
 // Watch reads the file every Config.Every. New content is in force after two reads have returned the same content,
 // because the first read may return a file that is not completely written. By default this is 2 to 4 s after a change.
@@ -117,6 +122,9 @@ type Config struct {
 func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) error {
 	return c.watch(ctx, file, func(data []byte) (int, error) {
 		limits, err := Parse(file, data, c.words()...)
+		if err == nil {
+			err = c.needsRedis(limits)
+		}
 		if err == nil {
 			guard.SetLimits(c.build(limits)...)
 		}
@@ -213,6 +221,9 @@ func (c Config) build(limits []Limit) []httplimit.Limit {
 			opts = append(opts, rratelimiter.WithLease(l.Lease))
 		}
 		limit := httplimit.PerFunc(c.Client, l.Name, l.rate, c.key(l), opts...)
+		if l.Quota.Period != "" {
+			limit = c.quota(l)
+		}
 		if l.Cost > 1 {
 			limit = limit.Cost(func(*http.Request) int64 { return l.Cost })
 		}

@@ -50,12 +50,18 @@ type bench struct {
 }
 
 // newBench starts a guard with a file, in a bubble.
-func newBench(t *testing.T, text string) *bench {
+func newBench(t *testing.T, text string) *bench { return newBenchThatReads(t, text, 0) }
+
+// newBenchThatReads is newBench for a guard that reads the file so often.
+func newBenchThatReads(t *testing.T, text string, every time.Duration) *bench {
 	b := &bench{t: t, file: filepath.Join(t.TempDir(), "limits.yaml"), guard: httplimit.New(), book: &book{}}
 	b.guard.Policy = &httplimit.Policy{Bound: time.Minute}
 	b.write(text)
+	server := limittest.NewRealTime(t)
 	err := Watch(t.Context(), b.guard, b.file, Config{
-		Client: limittest.NewRealTime(t).Client(),
+		Client: server.Client(),
+		Redis:  server.Redis(),
+		Every:  every,
 		Addr:   httplimit.ClientAddr{Trusted: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}},
 		Keys:   map[string]httplimit.Key{"tenant": httplimit.Header("X-Tenant")},
 		Logger: slog.New(slog.NewTextHandler(b.book, nil)),
@@ -103,6 +109,57 @@ func (b *bench) logged(want ...string) {
 		if !strings.Contains(line, want[i]) || line == "" != (want[i] == "") {
 			b.t.Errorf("logged %q, want %q", line, want[i])
 		}
+	}
+}
+
+// The clock of a bubble begins on Saturday, 1 January 2000, at 0:00 UTC.
+func TestQuotasEndWithTheirPeriods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBenchThatReads(t, `
+limits:
+  daily: {key: header X-User, quota: 2/day, paths: /day, time-zone: Asia/Tokyo}
+  weekly: {key: all, quota: 3/week, paths: /week, cost: 2}
+  monthly: {key: all, quota: 1/month, from: 15, paths: /month}
+  both: {key: all, quota: 10/day, paths: /both}
+  hourly: {key: all, rate: 1/h, paths: /both}
+`, 24*time.Hour)
+		to := func(day, hour int) { time.Sleep(time.Until(time.Date(2000, 1, day, hour, 0, 0, 0, time.UTC))) }
+		b.passes(true, "GET", "/day", "X-User", "ann")
+		b.passes(true, "GET", "/day", "X-User", "ann")
+		b.passes(false, "GET", "/day", "X-User", "ann")
+		b.passes(true, "GET", "/day", "X-User", "bob")
+		b.passes(true, "GET", "/week")
+		b.passes(false, "GET", "/week")
+		b.passes(true, "GET", "/month")
+		b.passes(true, "GET", "/both")
+		for range 20 { // permits of the quota are given back if the other limit refuses
+			b.passes(false, "GET", "/both")
+		}
+		to(1, 14)
+		b.passes(true, "GET", "/both")
+		b.passes(false, "GET", "/day", "X-User", "ann")
+		to(1, 15) // midnight in Tokyo
+		b.passes(true, "GET", "/day", "X-User", "ann")
+		to(2, 23)
+		b.passes(false, "GET", "/week")
+		to(3, 0) // Monday
+		b.passes(true, "GET", "/week")
+		to(14, 23)
+		b.passes(false, "GET", "/month")
+		to(15, 0)
+		b.passes(true, "GET", "/month")
+		b.logged()
+	})
+}
+
+func TestAQuotaNeedsRedis(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "limits.yaml")
+	if err := os.WriteFile(file, []byte("limits: {a: {key: all, quota: 5/day}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := Watch(t.Context(), httplimit.New(), file, Config{Client: limittest.New(t).Client()})
+	if err == nil || !strings.Contains(err.Error(), "Config.Redis must be set") {
+		t.Error(err)
 	}
 }
 
