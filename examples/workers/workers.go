@@ -1,5 +1,5 @@
-// Package workers runs jobs at the rate of a limiter that all processes share: tasks of an asynq queue, or jobs from a
-// channel.
+// Package workers runs jobs at the rate of a limiter that all processes share: tasks of an asynq queue, jobs of river, or jobs from
+// a channel.
 package workers
 
 import (

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/riverqueue/river/rivertype"
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/examples/workers"
@@ -138,6 +139,38 @@ func TestConfigKeepsWhatItsOwnerDecides(t *testing.T) {
 	err := paced.ProcessTask(t.Context(), task)
 	if delay := c.RetryDelayFunc(1, err, task); err == nil || c.IsFailure(err) || delay != time.Hour {
 		t.Errorf("without a permit: %v, again after %v", err, delay)
+	}
+}
+
+// A job of river without a permit comes back when permits are free.
+func TestJobsOfRiver(t *testing.T) {
+	s := limittest.New(t)
+	limiter := s.Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerMinute(2)))
+	paced, done := workers.Snoozed(limiter), 0
+	work := func() error {
+		return paced.Work(t.Context(), &rivertype.JobRow{}, func(context.Context) error { done++; return nil })
+	}
+	for range 2 {
+		if err := work(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Advance(15 * time.Second)
+	var snooze *rivertype.JobSnoozeError
+	if err := work(); !errors.As(err, &snooze) || snooze.Duration != 45*time.Second || done != 2 {
+		t.Errorf("the third job: %v, %d done", err, done)
+	}
+	s.Advance(59*time.Second/2 + 15*time.Second)
+	if err := work(); !errors.As(err, &snooze) || snooze.Duration != time.Second {
+		t.Errorf("half a second before: %v", err)
+	}
+	s.Advance(time.Second)
+	if err := work(); err != nil || done != 3 {
+		t.Errorf("a minute later: %v, %d done", err, done)
+	}
+	s.Fail("OOM command not allowed")
+	if err := work(); err == nil || errors.As(err, &snooze) {
+		t.Errorf("while Redis fails: %v", err)
 	}
 }
 
