@@ -11,8 +11,8 @@
 //	)
 //
 // Limits see a call as the HTTP request that it is on the wire: a POST whose path is the method ("/shop.Orders/Get")
-// and whose header is the metadata. [Request] returns it. Calls have no HTTP response, so a limit with CountIf or CostAfter
-// keeps the permits that it took.
+// and whose header is the metadata. [Request] returns it. The functions of CountIf and CostAfter get what the call ended with: the
+// HTTP status for its code, as in gRPC-Gateway (UNAUTHENTICATED is 401), and the header field Grpc-Status with the code as a number.
 //
 // A [Pacer] limits the rate of the calls that a program sends.
 package grpclimit
@@ -40,10 +40,18 @@ import (
 // Unary returns an interceptor that lets calls pass, or refuses them as Check does. With a nil guard all calls pass.
 func Unary(guard *httplimit.Guard) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		if err := Check(ctx, guard, info.FullMethod); err != nil {
+		d := guard.Decide(Request(ctx, info.FullMethod))
+		if err := refusal(ctx, guard, d); err != nil {
 			return nil, err
 		}
-		return handler(ctx, req)
+		if !d.Settles() {
+			return handler(ctx, req)
+		}
+		code := codes.Internal // if the handler panics
+		defer func() { settle(ctx, guard, d, code) }()
+		reply, err := handler(ctx, req)
+		code = codeOf(err)
+		return reply, err
 	}
 }
 
@@ -51,10 +59,19 @@ func Unary(guard *httplimit.Guard) grpc.UnaryServerInterceptor {
 // open. Messages on an open stream are not limited.
 func Stream(guard *httplimit.Guard) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		if err := Check(stream.Context(), guard, info.FullMethod); err != nil {
+		ctx := stream.Context()
+		d := guard.Decide(Request(ctx, info.FullMethod))
+		if err := refusal(ctx, guard, d); err != nil {
 			return err
 		}
-		return handler(srv, stream)
+		if !d.Settles() {
+			return handler(srv, stream)
+		}
+		code := codes.Internal
+		defer func() { settle(ctx, guard, d, code) }()
+		err := handler(srv, stream)
+		code = codeOf(err)
+		return err
 	}
 }
 
@@ -66,9 +83,13 @@ func Stream(guard *httplimit.Guard) grpc.StreamServerInterceptor {
 //
 // The first two have a RetryInfo, and the trailer grpc-retry-pushback-ms, from which gRPC clients with a retry policy
 // take the delay. Guard.PartitionKeys adds the keys to the QuotaFailure; Guard.Refuse and Guard.XRateLimit are for
-// HTTP.
+// HTTP. Check does not see how the call ends, so limits with CountIf or CostAfter keep the permits that they took.
 func Check(ctx context.Context, guard *httplimit.Guard, fullMethod string) error {
-	d := guard.Decide(Request(ctx, fullMethod))
+	return refusal(ctx, guard, guard.Decide(Request(ctx, fullMethod)))
+}
+
+// refusal returns the status for a call that may not pass; nil for one that may.
+func refusal(ctx context.Context, guard *httplimit.Guard, d httplimit.Decision) error {
 	switch {
 	case d.Outcome.Passed():
 		return nil

@@ -11,7 +11,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -98,6 +100,91 @@ func TestRefusedCallIsToldWhenToComeBack(t *testing.T) {
 	}
 	s.Advance(59500 * time.Millisecond)
 	wantCodes(t, t.Context(), c, codes.OK)
+}
+
+// logins is a health service whose calls fail with the code in the field code of their metadata.
+type logins struct {
+	grpc_health_v1.UnimplementedHealthServer
+}
+
+func codeIn(ctx context.Context) error {
+	md, _ := metadata.FromIncomingContext(ctx)
+	var code codes.Code
+	if err := code.UnmarshalJSON([]byte(strconv.Quote(md.Get("code")[0]))); err != nil {
+		return err
+	}
+	return status.Error(code, "as asked for")
+}
+
+func (logins) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	return &grpc_health_v1.HealthCheckResponse{}, codeIn(ctx)
+}
+
+func (logins) Watch(_ *grpc_health_v1.HealthCheckRequest, stream grpc_health_v1.Health_WatchServer) error {
+	return codeIn(stream.Context())
+}
+
+// Only failed logins count, of calls and of streams.
+func TestCountIfGetsTheCode(t *testing.T) {
+	s := limittest.New(t)
+	var fields sync.Map
+	guard := httplimit.New(httplimit.Per(s.Client(), "logins", rratelimiter.PerHour(3), nil).CountIf(func(status int, h http.Header) bool {
+		fields.Store(status, h.Get("Grpc-Status"))
+		return status == http.StatusUnauthorized
+	}))
+	guard.Policy = patient
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.Unary(guard)), grpc.StreamInterceptor(grpclimit.Stream(guard)))
+	grpc_health_v1.RegisterHealthServer(server, logins{})
+	go server.Serve(listener)
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	c := grpc_health_v1.NewHealthClient(conn)
+	l := s.Client().RateLimiter("ratelimit:logins")
+	login := func(stream bool, code string, want codes.Code, free int64) {
+		t.Helper()
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "code", code)
+		var err error
+		if !stream {
+			err = call(ctx, c)
+		} else if open, failed := c.Watch(ctx, &grpc_health_v1.HealthCheckRequest{}); failed != nil {
+			err = failed
+		} else if _, err = open.Recv(); err == io.EOF {
+			err = nil
+		}
+		if got := status.Code(err); got != want {
+			t.Fatalf("%s: %v, not %v", code, err, want)
+		}
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // permits are given back in the background
+			n, err := l.AvailablePermits(t.Context())
+			if err != nil || n == free {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %d permits are free, not %d", code, n, free)
+			}
+		}
+	}
+	login(false, "OK", codes.OK, 3)
+	login(false, "UNAUTHENTICATED", codes.Unauthenticated, 2)
+	login(false, "NOT_FOUND", codes.NotFound, 2)
+	login(true, "INTERNAL", codes.Internal, 2)
+	login(true, "OK", codes.OK, 2)
+	login(true, "UNAUTHENTICATED", codes.Unauthenticated, 1)
+	login(false, "UNAUTHENTICATED", codes.Unauthenticated, 0)
+	login(true, "OK", codes.ResourceExhausted, 0)
+	for status, field := range map[int]string{200: "0", 401: "16", 404: "5", 500: "13"} {
+		if got, _ := fields.Load(status); got != field {
+			t.Errorf("status %d: Grpc-Status %v", status, got)
+		}
+	}
 }
 
 func TestStream(t *testing.T) {
