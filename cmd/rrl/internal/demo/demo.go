@@ -338,7 +338,7 @@ func (d *course) summary(out io.Writer, v verdict) {
 		render.Thousands(v.largest), render.Thousands(p.rate.Permits), span.Text(p.rate.Interval))
 	line("", "(at least %s by the callers' own log, which does not know when a waiting caller was granted)", render.Thousands(v.log))
 	if v.scores > v.largest {
-		line("", "(%s by the clients' clocks, which this check allows, since calls can overtake each other: docs/guide/clocks.md)", render.Thousands(v.scores))
+		line("", "(%s by when the clients sent the calls, which can overtake each other on the way; only the line above counts: docs/guide/clocks.md)", render.Thousands(v.scores))
 	}
 	switch {
 	case v.recorded == all:

@@ -14,7 +14,7 @@ import (
 const plainEvery = 500 * time.Millisecond
 
 const (
-	plainLegend     = "each line: time, [bar] permits in use / rate, ..., throughput, largest window"
+	plainLegend     = "each line: time, [bar] permits in use / rate, calls by outcome, throughput, largest window"
 	plainLegendJava = "each line: time, [bar] permits in use by Go (G) and Java (J) / rate, granted, throughput, largest window"
 )
 
