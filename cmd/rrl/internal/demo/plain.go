@@ -14,8 +14,8 @@ import (
 const plainEvery = 500 * time.Millisecond
 
 const (
-	plainLegend     = "each line: time, [bar] permits in use / rate, calls by outcome, throughput, largest window"
-	plainLegendJava = "each line: time, [bar] permits in use by Go (G) and Java (J) / rate, granted, throughput, largest window"
+	plainLegend     = "a line: time, [bar] permits in use / rate, outcomes, throughput, largest window"
+	plainLegendJava = "a line: time, [bar] permits in use by Go (G) and Java (J) / rate, granted, throughput, largest window"
 )
 
 func showPlain(ctx context.Context, f func(columns int) figures, out io.Writer) error {
