@@ -40,17 +40,11 @@ import (
 // Unary returns an interceptor that lets calls pass, or refuses them as Check does. With a nil guard all calls pass.
 func Unary(guard *httplimit.Guard) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-		d := guard.Decide(Request(ctx, info.FullMethod))
-		if err := refusal(ctx, guard, d); err != nil {
-			return nil, err
-		}
-		if !d.Settles() {
-			return handler(ctx, req)
-		}
-		code := codes.Internal // if the handler panics
-		defer func() { settle(ctx, guard, d, code) }()
-		reply, err := handler(ctx, req)
-		code = codeOf(err)
+		var reply any
+		err := serve(ctx, guard, info.FullMethod, func() (err error) {
+			reply, err = handler(ctx, req)
+			return err
+		})
 		return reply, err
 	}
 }
@@ -59,20 +53,24 @@ func Unary(guard *httplimit.Guard) grpc.UnaryServerInterceptor {
 // open. Messages on an open stream are not limited.
 func Stream(guard *httplimit.Guard) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		ctx := stream.Context()
-		d := guard.Decide(Request(ctx, info.FullMethod))
-		if err := refusal(ctx, guard, d); err != nil {
-			return err
-		}
-		if !d.Settles() {
-			return handler(srv, stream)
-		}
-		code := codes.Internal
-		defer func() { settle(ctx, guard, d, code) }()
-		err := handler(srv, stream)
-		code = codeOf(err)
+		return serve(stream.Context(), guard, info.FullMethod, func() error { return handler(srv, stream) })
+	}
+}
+
+// serve lets handle serve a call, or refuses it. It corrects the permits of the call after its end.
+func serve(ctx context.Context, guard *httplimit.Guard, fullMethod string, handle func() error) error {
+	d := guard.Decide(Request(ctx, fullMethod))
+	if err := refusal(ctx, guard, d); err != nil {
 		return err
 	}
+	if !d.Settles() {
+		return handle()
+	}
+	code := codes.Internal // if handle panics
+	defer func() { settle(ctx, guard, d, code) }()
+	err := handle()
+	code = codeOf(err)
+	return err
 }
 
 // Check decides on a call. ctx is the server's context of the call, and fullMethod the method that is called. The error is

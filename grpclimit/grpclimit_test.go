@@ -41,12 +41,20 @@ var patient = &httplimit.Policy{Bound: 10 * time.Second, Failure: httplimit.Fail
 // serve starts a health service behind a guard, and returns a client of it.
 func serve(t *testing.T, guard *httplimit.Guard, opts ...grpc.DialOption) grpc_health_v1.HealthClient {
 	t.Helper()
+	return serveBy(t, health.NewServer(), guard, opts...)
+}
+
+// serveBy is serve for a given service.
+func serveBy(
+	t *testing.T, service grpc_health_v1.HealthServer, guard *httplimit.Guard, opts ...grpc.DialOption,
+) grpc_health_v1.HealthClient {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.Unary(guard)), grpc.StreamInterceptor(grpclimit.Stream(guard)))
-	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+	grpc_health_v1.RegisterHealthServer(server, service)
 	go server.Serve(listener)
 	t.Cleanup(server.Stop)
 	conn, err := grpc.NewClient(listener.Addr().String(), append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
@@ -133,20 +141,7 @@ func TestCountIfGetsTheCode(t *testing.T) {
 		return status == http.StatusUnauthorized
 	}))
 	guard.Policy = patient
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.Unary(guard)), grpc.StreamInterceptor(grpclimit.Stream(guard)))
-	grpc_health_v1.RegisterHealthServer(server, logins{})
-	go server.Serve(listener)
-	t.Cleanup(server.Stop)
-	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	c := grpc_health_v1.NewHealthClient(conn)
+	c := serveBy(t, logins{}, guard)
 	l := s.Client().RateLimiter("ratelimit:logins")
 	login := func(stream bool, code string, want codes.Code, free int64) {
 		t.Helper()

@@ -40,7 +40,8 @@
 //   - Scripts in web pages of other origins: [Guard.CORS].
 //   - Clients that come back all at once: [Policy.Jitter].
 //   - Redis is slow or down: [Policy.Failure] and [Policy.Bound].
-//   - The effect of a limit before it is in force: [Limit.Shadow], or [Policy.Shadow] for all limits. The number of requests by outcome: [Policy.Count].
+//   - The effect of a limit before it is in force: [Limit.Shadow], or [Policy.Shadow] for all limits. The number of
+//     requests by outcome: [Policy.Count].
 //   - Limits in a file that operators change: the package httplimit/rules, a separate module.
 //   - gRPC: the package grpclimit, a separate module, has interceptors that use a Guard, and others for clients.
 //   - Envoy: the package envoylimit, a separate module, is its rate limit service.
@@ -52,8 +53,8 @@ package httplimit
 // finds the client's address. skip.go has the rules for unlimited requests. readings.go has the paths that servers can
 // read in the path of a request. policy.go decides by the replies of the limits, or without replies. ask.go checks
 // several limits. apart.go checks limits one by one. after.go corrects the permits of a request after its response.
-// away.go records which limits cannot be reached. local.go decides without Redis. shadow.go checks limits that refuse no request. headers.go writes the response header
-// fields. transport.go limits outgoing requests.
+// away.go records which limits cannot be reached. local.go decides without Redis. shadow.go checks limits that refuse no
+// request. headers.go writes the response header fields. transport.go limits outgoing requests.
 
 import (
 	"context"

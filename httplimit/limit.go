@@ -60,9 +60,9 @@ func Per(client *rratelimiter.Client, name string, rate rratelimiter.Rate, key K
 
 // mustBeValid panics if a limiter can answer no request. It makes no call to Redis.
 func mustBeValid(c Claim) {
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
 	if l, ours := c.Limiter.(*rratelimiter.Limiter); ours && l != nil {
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
 		if _, err := l.Peek(ended, 1); errors.Is(err, rratelimiter.ErrInvalidRate) || errors.Is(err, rratelimiter.ErrInvalidOption) {
 			panic(fmt.Sprintf("httplimit: limit %q: %v", c.Name, err))
 		}

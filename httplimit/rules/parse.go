@@ -272,7 +272,7 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 			p.fault(node.Line, "%s: only a limit with a quota has it", field)
 		}
 	}
-	if node := fields["plans"]; node != nil && fields["quota"] == nil {
+	if node := fields["plans"]; node != nil {
 		l.Plans = p.plans(node)
 	}
 	if node := fields["cost"]; node != nil {
@@ -281,7 +281,7 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 			p.fault(node.Line, "cost: %d is more than the quota %v", l.Cost, l.Quota)
 		}
 	}
-	if node := fields["lease"]; node != nil && fields["quota"] == nil {
+	if node := fields["lease"]; node != nil {
 		l.Lease = p.lease(node, l.rates()...)
 	}
 	if node := fields["shadow"]; node != nil {

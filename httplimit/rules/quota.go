@@ -29,15 +29,13 @@ func (q Quota) String() string { return strconv.FormatInt(q.Permits, 10) + "/" +
 
 var errNoRedis = errors.New("a limit has a quota, for which Config.Redis must be set")
 
-var weekdays = []string{"sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"}
-
 // period returns the period of the quota, and false if it does not begin so.
 func (q Quota) period() (p classic.Period, ok bool) {
 	switch q.Period {
 	case "week":
-		for day, name := range weekdays {
-			if name == q.From || q.From == "" && day == int(time.Monday) {
-				return classic.Weekly(time.Weekday(day)), true
+		for day := time.Sunday; day <= time.Saturday; day++ {
+			if strings.ToLower(day.String()) == q.From || q.From == "" && day == time.Monday {
+				return classic.Weekly(day), true
 			}
 		}
 		return p, false
@@ -51,12 +49,13 @@ func (q Quota) period() (p classic.Period, ok bool) {
 	return p, q.From == ""
 }
 
-// quota parses the fields quota, from and time-zone.
+// quota parses the fields quota, from and time-zone. It takes away the fields that only a limit with a rate has.
 func (p *parser) quota(fields map[string]*yaml.Node) (q Quota) {
 	node := fields["quota"]
 	for _, field := range []string{"rate", "plans", "lease"} {
 		if other := fields[field]; other != nil {
 			p.fault(other.Line, "%s: a limit has either a rate or a quota, and only one with a rate has %s", field, field)
+			delete(fields, field)
 		}
 	}
 	text, ok := p.value(node, "quota")

@@ -216,14 +216,11 @@ func (c Config) words() []string { return slices.Sorted(maps.Keys(c.Keys)) }
 func (c Config) build(limits []Limit) []httplimit.Limit {
 	all := make([]httplimit.Limit, len(limits))
 	for i, l := range limits {
-		var opts []rratelimiter.LimiterOption
-		if l.Lease > 0 {
-			opts = append(opts, rratelimiter.WithLease(l.Lease))
-		}
-		limit := httplimit.PerFunc(c.Client, l.Name, l.rate, c.key(l), opts...)
+		limitOf := c.rated
 		if l.Quota.Period != "" {
-			limit = c.quota(l)
+			limitOf = c.quota
 		}
+		limit := limitOf(l)
 		if l.Cost > 1 {
 			limit = limit.Cost(func(*http.Request) int64 { return l.Cost })
 		}
@@ -238,6 +235,15 @@ func (c Config) build(limits []Limit) []httplimit.Limit {
 		}
 	}
 	return all
+}
+
+// rated makes a limit with a rate.
+func (c Config) rated(l Limit) httplimit.Limit {
+	var opts []rratelimiter.LimiterOption
+	if l.Lease > 0 {
+		opts = append(opts, rratelimiter.WithLease(l.Lease))
+	}
+	return httplimit.PerFunc(c.Client, l.Name, l.rate, c.key(l), opts...)
 }
 
 // rate returns the rate of a request.
@@ -300,7 +306,7 @@ func (l Limit) covers(r *http.Request) bool {
 		method = http.MethodGet
 	}
 	return (l.Methods == nil || slices.Contains(l.Methods, method)) &&
-		(l.Hosts == nil || slices.ContainsFunc(l.Hosts, func(h string) bool { return serves(h, hostOf(r)) })) &&
+		(l.Hosts == nil || l.serves(hostOf(r))) &&
 		(l.Paths == nil || l.in(l.Paths, r)) && !l.in(l.Skip, r)
 }
 
@@ -318,12 +324,14 @@ func hostOf(r *http.Request) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// serves reports whether a host of a file, which may begin with "*.", stands for a host.
-func serves(pattern, host string) bool {
-	if domain, any := strings.CutPrefix(pattern, "*"); any {
-		return strings.HasSuffix(host, domain)
-	}
-	return host == pattern
+// serves reports whether one of the hosts of the limit, which may begin with "*.", stands for a host.
+func (l Limit) serves(host string) bool {
+	return slices.ContainsFunc(l.Hosts, func(pattern string) bool {
+		if domain, any := strings.CutPrefix(pattern, "*"); any {
+			return strings.HasSuffix(host, domain)
+		}
+		return host == pattern
+	})
 }
 
 // within reports whether a path is p, with or without a final slash, or is below p, if p ends with a slash.
