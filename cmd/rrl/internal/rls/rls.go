@@ -81,11 +81,13 @@ func (s *Server) begin(rdb rratelimiter.Redis) {
 	s.service.Store(service)
 }
 
+var errNotYet = errors.New("Redis has not answered yet")
+
 // ShouldRateLimit passes a request to the service. Until Redis has answered, the error is UNAVAILABLE.
 func (s *Server) ShouldRateLimit(ctx context.Context, r *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
 	service := s.service.Load()
 	if service == nil {
-		return nil, status.Error(codes.Unavailable, "Redis has not answered yet")
+		return nil, status.Error(codes.Unavailable, errNotYet.Error())
 	}
 	return service.ShouldRateLimit(ctx, r)
 }
@@ -135,7 +137,13 @@ func (s *Server) handler(ctx context.Context, link *connect.Link) http.Handler {
 		if ctx.Err() != nil {
 			return errors.New("it drains: requests in flight are answered, and no more are taken")
 		}
-		return link.Ping(asked)
+		if err := link.Ping(asked); err != nil {
+			return err
+		}
+		if s.service.Load() == nil {
+			return errNotYet
+		}
+		return nil
 	})
 	return mux
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -138,6 +139,14 @@ func (r *running) awaits(path string, status int, part string) {
 	}
 }
 
+// serves waits until the server answers requests.
+func (r *running) serves() {
+	r.t.Helper()
+	for r.health("") != "SERVING" {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // health returns what the health service reports of the service.
 func (r *running) health(service string) string {
 	r.t.Helper()
@@ -201,9 +210,7 @@ func TestRedisIsAway(t *testing.T) {
 		}
 		s.Restart()
 		r.awaits("/readyz", 200, "ok")
-		for r.health("") != "SERVING" {
-			time.Sleep(time.Millisecond)
-		}
+		r.serves()
 		r.answers("OK")
 		r.answers("OVER_LIMIT")
 		s.Kill()
@@ -214,10 +221,44 @@ func TestRedisIsAway(t *testing.T) {
 	}
 }
 
+// A server to which Redis answers is not ready before it can answer requests.
+func TestReadyWithTheService(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "envoy.yaml")
+	if err := os.WriteFile(file, []byte(oneAnHour), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server, err := New(t.Context(), Options{Rules: file, Policy: &httplimit.Policy{Failure: httplimit.FailClosed}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	link, err := connect.Dial(t.Context(), connect.Flags{Address: redistest.Embedded(t).URL()}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer link.Close()
+	ready := func() string {
+		response := httptest.NewRecorder()
+		server.handler(t.Context(), link).ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+		return response.Body.String()
+	}
+	if got := ready(); got != errNotYet.Error()+"\n" {
+		t.Errorf("without a service: %q", got)
+	}
+	there, err := link.Server()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.begin(there.Redis)
+	if got := ready(); got != "ok\n" {
+		t.Errorf("with a service: %q", got)
+	}
+}
+
 func TestNewRulesWithoutARestart(t *testing.T) {
 	s := redistest.Embedded(t)
 	logged := make(chan string, 10)
 	r := start(t, s, oneAnHour, Options{Drain: time.Minute, Logger: slog.New(slog.NewTextHandler(lines(logged), nil))})
+	r.serves()
 	r.answers("OK")
 	r.answers("OVER_LIMIT")
 	r.write("domains:\n  shop:\n    - {key: user, rate: 1}\n")
@@ -273,6 +314,7 @@ func TestRequestsInFlightAtTheEnd(t *testing.T) {
 	for _, drain := range []time.Duration{time.Minute, time.Millisecond} {
 		h := hold{make(chan struct{}, 1), make(chan struct{})}
 		r := start(t, redistest.Embedded(t), oneAnHour, Options{Drain: drain}, h)
+		r.serves()
 		answered := make(chan error)
 		go func() {
 			_, err := r.ask("ann")
