@@ -97,7 +97,7 @@ func (b *bench) look(name string) {
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(3 * time.Millisecond):
+			case <-time.After(10 * time.Millisecond):
 			}
 		}
 	})

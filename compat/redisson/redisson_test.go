@@ -478,7 +478,7 @@ func TestTopologies(t *testing.T) {
 	cluster, sentinel, tls := redistest.Cluster(t, 2), redistest.Sentinel(t, 1), redistest.RealTLS(t)
 
 	for _, v := range matrix {
-		if !slices.Contains(closely, v.version) {
+		if v.version != "3.13.6" && v.version != "4.7.0" { // the oldest and the newest ways to configure Redisson
 			continue
 		}
 		for name, opts := range map[string][]redisson.Option{

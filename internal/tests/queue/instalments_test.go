@@ -147,7 +147,7 @@ func TestFailFastCountsAllInstalments(t *testing.T) {
 // TestRandomInstalments: callers of two processes, some for more than the rate, come and leave. By the records in Redis no window
 // holds more than the rate. Each caller gets all it wants or is told what it has, and all that was taken was granted.
 func TestRandomInstalments(t *testing.T) {
-	for seed := range int64(20) {
+	for seed := range int64(10) {
 		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 			random := rand.New(rand.NewSource(seed))
 			rate := rratelimiter.Rate{Permits: 2 + random.Int63n(8), Interval: time.Duration(1+random.Intn(3)) * time.Second}

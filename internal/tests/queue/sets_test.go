@@ -285,7 +285,7 @@ type want struct {
 // TestRandomSetsAndSingles: whoever comes and leaves, in any order, no window of a limiter exceeds its rate, and nobody waits much
 // longer than if each limiter served its callers one by one in the order of their arrival.
 func TestRandomSetsAndSingles(t *testing.T) {
-	for seed := range int64(20) {
+	for seed := range int64(10) {
 		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 			random := rand.New(rand.NewSource(seed))
 			p := b.Process()
