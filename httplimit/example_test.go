@@ -318,6 +318,30 @@ func ExampleLimit_CountIf() {
 	// 429, RateLimit: "failed logins";r=0;t=3600, Retry-After: 3600
 }
 
+// A user who exceeds the limit is refused for ten minutes, although the limit would allow the next request after one.
+func ExampleLimit_Penalty() {
+	server := limittest.Start()
+	defer server.Close()
+	client := server.Client()
+
+	guard := httplimit.New(
+		httplimit.Per(client, "login", rratelimiter.PerMinute(1), httplimit.Header("X-User")).Penalty(client, 10*time.Minute),
+	)
+	guard.Policy = patient
+	h := guard.Middleware(http.NotFoundHandler())
+	ask(h, "/", "ann")
+	ask(h, "/", "ann")
+	server.Advance(time.Minute)
+	ask(h, "/", "ann")
+	server.Advance(9 * time.Minute)
+	ask(h, "/", "ann")
+	// Output:
+	// 404, RateLimit: "login";r=0;t=60
+	// 429, RateLimit: "login";r=0;t=600, Retry-After: 600
+	// 429, RateLimit: "login";r=0;t=540, Retry-After: 540
+	// 404, RateLimit: "login";r=0;t=60
+}
+
 // A call of a language model first takes its highest possible cost in permits. Later it gives the unused permits back.
 func ExampleLimit_CostAfter() {
 	server := limittest.Start()

@@ -38,6 +38,7 @@
 //   - Requests whose cost depends on the response: [Limit.CountIf] and [Limit.CostAfter].
 //   - Requests that are never limited: [Guard.Skip] with [Paths], [Methods] and [ClientAddr.Private].
 //   - Scripts in web pages of other origins: [Guard.CORS].
+//   - A client that exceeds its limit stays refused for a time: [Limit.Penalty].
 //   - Clients that come back all at once: [Policy.Jitter].
 //   - Redis is slow or down: [Policy.Failure] and [Policy.Bound].
 //   - The effect of a limit before it is in force: [Limit.Shadow], or [Policy.Shadow] for all limits. The number of
@@ -54,7 +55,7 @@ package httplimit
 // read in the path of a request. policy.go decides by the replies of the limits, or without replies. ask.go checks
 // several limits. apart.go checks limits one by one. after.go corrects the permits of a request after its response.
 // away.go records which limits cannot be reached. local.go decides without Redis. shadow.go checks limits that refuse no
-// request. headers.go writes the response header fields. transport.go limits outgoing requests.
+// request. penalty.go refuses a key for a time. headers.go writes the response header fields. transport.go limits outgoing requests.
 
 import (
 	"context"

@@ -30,6 +30,7 @@ type Claim struct {
 	Unit string // what a permit stands for, in RateLimit-Policy; "": a request (see Limit.Unit)
 
 	shadow  bool                                  // from Limit.Shadow
+	penalty *rratelimiter.Limiter                 // from Limit.Penalty; nil: none
 	countIf func(status int, h http.Header) bool  // from Limit.CountIf; nil: the request counts
 	cost    func(status int, h http.Header) int64 // from Limit.CostAfter; nil: the request costs Permits
 

@@ -403,7 +403,12 @@ func (p *Policy) ask(ctx context.Context, claims []Claim) ([]Answer, error) {
 	}
 	bounded := p.bounded(ctx)
 	defer bounded.end()
-	answers, err := p.askAll(bounded, claims)
+	answers, err := penalized(bounded, claims)
+	if err == nil && answers == nil {
+		if answers, err = p.askAll(bounded, claims); err == nil {
+			p.penalize(bounded, answers)
+		}
+	}
 	if cause := context.Cause(bounded); err != nil && !misconfigured(err) && errors.Is(cause, rratelimiter.ErrUnavailable) {
 		return nil, cause
 	}

@@ -51,6 +51,7 @@ The file is YAML:
       plans: {header: X-Plan, rates: {pro: 500/s, internal: unlimited}}
       hosts: [shop.example.com, "*.example.org"]
       lease: 100ms            # decides from memory: see rratelimiter.WithLease
+      penalty: 10m            # a key that is refused stays so for 10 minutes
       shadow: true            # counts, but refuses nothing
     per-month:
       key: header X-API-Key
@@ -153,6 +154,9 @@ func limitOptions(l rules.Limit) (options []string) {
 	}
 	if l.Lease > 0 {
 		options = append(options, "lease="+l.Lease.String())
+	}
+	if l.Penalty > 0 {
+		options = append(options, "penalty="+l.Penalty.String())
 	}
 	if l.Shadow {
 		options = append(options, "shadow")

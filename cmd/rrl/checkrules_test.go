@@ -38,6 +38,7 @@ limits:
     plans: {header: X-Plan, rates: {pro: 50/s, internal: unlimited}}
     hosts: [A.example.com, "*.example.org"]
     lease: 100ms
+    penalty: 10m
     shadow: true
   b: {key: all, rate: 1/s}
   c: {key: all, quota: 20000/month, from: 15, time-zone: Europe/Berlin}
@@ -47,7 +48,7 @@ limits:
 	}
 	code, out, errs := rrl(t.Context(), "check-rules", file)
 	want := []string{
-		"X-Plan:internal=unlimited X-Plan:pro=50/s hosts=a.example.com,*.example.org skip=/healthz,/static/ lease=100ms shadow",
+		"X-Plan:internal=unlimited X-Plan:pro=50/s hosts=a.example.com,*.example.org skip=/healthz,/static/ lease=100ms penalty=10m0s shadow",
 		"skip=/healthz,/static/",
 	}
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")

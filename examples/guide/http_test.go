@@ -124,6 +124,11 @@ func onTrial(client *rratelimiter.Client, addr httplimit.ClientAddr) *httplimit.
 	return guard
 }
 
+func withPenalty(client *rratelimiter.Client, addr httplimit.ClientAddr) *httplimit.Guard {
+	login := httplimit.Per(client, "login", rratelimiter.PerMinute(5), addr.Key).Penalty(client, 15*time.Minute)
+	return httplimit.New(login)
+}
+
 func ofTokens(client *rratelimiter.Client, addr httplimit.ClientAddr, usedTokens func(status int, h http.Header) int64) *httplimit.Guard {
 	tokens := httplimit.Per(client, "llm", rratelimiter.PerMinute(100_000), addr.Key).
 		Cost(func(*http.Request) int64 { return 4_000 }). // the most that an answer has
@@ -162,6 +167,13 @@ func TestGuardsOfThePage(t *testing.T) {
 	}
 	if after, err := strconv.Atoi(ask(trial, 1, http.StatusTooManyRequests).Get("Retry-After")); err != nil || after < 60 || after > 65 {
 		t.Errorf("come back after %d, %v", after, err)
+	}
+
+	penalty := withPenalty(server.Client(), httplimit.ClientAddr{})
+	penalty.Policy = &httplimit.Policy{Bound: patience}
+	ask(penalty, 5, http.StatusNoContent)
+	if after := ask(penalty, 1, http.StatusTooManyRequests).Get("Retry-After"); after != "900" {
+		t.Errorf("come back after %s", after)
 	}
 
 	tokens := ofTokens(server.Client(), httplimit.ClientAddr{}, func(int, http.Header) int64 { return 10 })

@@ -151,15 +151,7 @@ func (p *parser) complete(d Descriptor, fields map[string]*yaml.Node, line int) 
 
 // lease parses a lease, and checks it as rratelimiter.WithLease does, with each rate.
 func (p *parser) lease(node *yaml.Node, rates ...rratelimiter.Rate) time.Duration {
-	text, ok := p.value(node, "lease")
-	if !ok {
-		return 0
-	}
-	lease, err := time.ParseDuration(text)
-	if err != nil || lease <= 0 || lease%time.Millisecond != 0 {
-		p.fault(node.Line, "lease: %q is not a positive number of whole milliseconds, such as 100ms", text)
-		return 0
-	}
+	lease := p.duration(node, "lease")
 	for _, rate := range rates {
 		if rate == rratelimiter.Unlimited {
 			p.fault(node.Line, "lease: it needs a rate")
@@ -168,6 +160,20 @@ func (p *parser) lease(node *yaml.Node, rates ...rratelimiter.Rate) time.Duratio
 		}
 	}
 	return lease
+}
+
+// duration parses a field with a time. It is 0 if it has a fault.
+func (p *parser) duration(node *yaml.Node, field string) time.Duration {
+	text, ok := p.value(node, field)
+	if !ok {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 || d%time.Millisecond != 0 {
+		p.fault(node.Line, "%s: %q is not a positive number of whole milliseconds, such as 100ms", field, text)
+		return 0
+	}
+	return d
 }
 
 // replaces parses the names of other descriptors. Domain checks that they exist.

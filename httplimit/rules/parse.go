@@ -37,6 +37,7 @@ type Limit struct {
 	Exempt  []netip.Prefix // includes the networks that are exempt from all limits
 	Skip    []string       // paths to which no limit of the file applies
 	Lease   time.Duration  // of rratelimiter.WithLease; 0: none
+	Penalty time.Duration  // of httplimit.Limit.Penalty; 0: none
 	Shadow  bool           // the limit refuses no request
 
 	IgnoreCase bool // the case of letters in paths does not count: the field ignore-case of the file
@@ -80,7 +81,7 @@ var (
 	validHost   = regexp.MustCompile(`^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 	fileFields  = []string{"exempt", "skip", "ignore-case", "limits", "domains"} // schema.json has the same
 	limitFields = []string{
-		"key", "rate", "plans", "quota", "from", "time-zone", "cost", "paths", "methods", "hosts", "exempt", "lease", "shadow",
+		"key", "rate", "plans", "quota", "from", "time-zone", "cost", "paths", "methods", "hosts", "exempt", "lease", "penalty", "shadow",
 	}
 	planFields = []string{"header", "rates"}
 	allMethods = []string{
@@ -283,6 +284,9 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 	}
 	if node := fields["lease"]; node != nil {
 		l.Lease = p.lease(node, l.rates()...)
+	}
+	if node := fields["penalty"]; node != nil {
+		l.Penalty = p.duration(node, "penalty")
 	}
 	if node := fields["shadow"]; node != nil {
 		l.Shadow = p.truth(node, "shadow")

@@ -84,7 +84,7 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"a case that is neither", "ignore-case: perhaps\n" + head, "1: ignore-case must be true or false"},
 		{"a case that is a list", "ignore-case: [true]\n" + head, "1: ignore-case must be true or false"},
 		{"the same field of the file", head + "limits: {}", "5: limits is in line 1 already"},
-		{"unknown field", head + "    path: /x", `5: a: unknown field "path"; known are key, rate, plans, quota, from, time-zone, cost, paths, methods, hosts, exempt, lease, shadow`},
+		{"unknown field", head + "    path: /x", `5: a: unknown field "path"; known are key, rate, plans, quota, from, time-zone, cost, paths, methods, hosts, exempt, lease, penalty, shadow`},
 		{"the same field", head + "    rate: 20/s", "5: a: rate is in line 4 already"},
 		{"the same name", head + "  b: {key: all, rate: 1/s}\n  a: {key: all, rate: 1/s}", "6: a: the name is in line 2 already"},
 		{"a name with a brace", "limits:\n  \"{a}\\e\": {key: all, rate: 1/s}", `2: the name "{a}\x1b"`},
@@ -130,6 +130,7 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"a plan twice", head + "    plans:\n      header: X-Plan\n      rates:\n        pro: 5/m\n        pro: 6/m", `9: a: plans: the value "pro" is empty, or has two rates`},
 		{"a plan with a wrong rate", head + "    plans:\n      header: X-Plan\n      rates:\n        pro: much", `8: a: rate: "much"`},
 		{"plans that are no mapping", head + "    plans: pro", "5: a: plans must have fields"},
+		{"a penalty without a unit", head + "    penalty: 10", `5: a: penalty: "10" is not a positive number of whole milliseconds`},
 		{"a shadow that is neither", head + "    shadow: perhaps", "5: a: shadow must be true or false"},
 		{"a path to skip without a slash", "skip: healthz\n" + head, `1: the path "healthz" does not begin with a slash`},
 		{"no network", head + "    exempt: [10.0.0.0/8,\n      intranet]", `6: a: exempt: "intranet" is neither an address nor a network`},
@@ -159,7 +160,7 @@ func TestAllFaultsAreFound(t *testing.T) {
 	want := `f:2: b: it has no field "key"; if all requests share one rate, write "key: all"
 f:2: b: rate: "1" is not of the form permits/interval, such as 100/s
 f:2: b: cost: "x" is no whole number from 1 on
-f:3: a: a limit must have fields, one a line: key, rate, plans, quota, from, time-zone, cost, paths, methods, hosts, exempt, lease, shadow
+f:3: a: a limit must have fields, one a line: key, rate, plans, quota, from, time-zone, cost, paths, methods, hosts, exempt, lease, penalty, shadow
 f:4: exempt: "x" is neither an address nor a network such as 10.0.0.0/8`
 	if err == nil || err.Error() != want {
 		t.Errorf("%v", err)

@@ -53,6 +53,8 @@
 //     below. Clients choose the host: use it only if the server refuses requests for others. Default: all hosts.
 //   - lease: permits are taken ahead of demand for up to this time, and requests decided from memory, as with
 //     rratelimiter.WithLease: at most a tenth of the interval of each rate. Default: none.
+//   - penalty: a key that the limit refuses stays refused until this time is over, such as 10m, as with
+//     httplimit.Limit.Penalty. Default: none.
 //   - shadow: true lets the limit count what it would refuse, and refuse nothing, as with httplimit.Limit.Shadow.
 //   - exempt: the limit does not apply to clients with these addresses or networks. Config.Addr finds the address of a
 //     client. A request whose client is not known is not exempt.
@@ -223,6 +225,9 @@ func (c Config) build(limits []Limit) []httplimit.Limit {
 		limit := limitOf(l)
 		if l.Cost > 1 {
 			limit = limit.Cost(func(*http.Request) int64 { return l.Cost })
+		}
+		if l.Penalty > 0 {
+			limit = limit.Penalty(c.Client, l.Penalty)
 		}
 		if l.Shadow {
 			limit = limit.Shadow()

@@ -187,6 +187,10 @@ limits:
     rate: 1/h
     paths: /trial
     shadow: true
+  login:
+    key: header X-Login
+    rate: 2/s
+    penalty: 1m
 `)
 		b.passes(true, "GET", "/plan", "X-User", "ann")
 		b.passes(false, "GET", "/plan", "X-User", "ann")
@@ -209,6 +213,13 @@ limits:
 		b.passes(true, "GET", "/static/..;/plan", "X-User", "one")
 		b.passes(false, "GET", "/plan", "X-User", "one")
 		b.passes(true, "GET", "https://a.b.example.org:8443/shop")
+		for _, passes := range []bool{true, true, false} {
+			b.passes(passes, "GET", "/login", "X-Login", "ann")
+		}
+		time.Sleep(59 * time.Second)
+		b.passes(false, "GET", "/login", "X-Login", "ann")
+		time.Sleep(time.Second)
+		b.passes(true, "GET", "/login", "X-Login", "ann")
 		for _, host := range []string{"shop.example.com", "SHOP.example.com.", "shop.example.com:443", "x.example.org"} {
 			b.passes(false, "GET", "https://"+host+"/shop")
 		}
