@@ -1,8 +1,9 @@
-// Package fairshare decides how many permits this process leaves to Redisson if both use a limiter: it knows which
-// other clients use the limiter, and what to leave to them when permits return. It sets no timers.
+// Package fairshare decides how many permits this process leaves to the other clients of a limiter, and for how long: it
+// knows which clients use the limiter, and what to leave to them when permits return. It sets no timers.
 package fairshare
 
 import (
+	"math"
 	"slices"
 	"time"
 
@@ -18,12 +19,12 @@ type Reply struct {
 	Foreign    bool  // a live record was not written by a Go client
 }
 
-// A Share is the fair share of one process of a limiter. Redisson's threads ask again at a tick of a timer, up to 100 ms
-// after permits returned, so a process that always wakes on time would take them all. There are two rules:
+// A Share is the fair share of one process of a limiter. There are three rules, of which the first that applies decides.
 //
-// While records of Redisson are on the limiter, and for ten intervals and a second after one was last seen, each process has
-// a quota: the permits in use, divided by the number of clients that share the limiter, where all of Redisson counts as
-// one. A process takes permits up to its quota as they return. It takes the rest a head start later, so that others have
+// Redisson's threads ask again at a tick of a timer, up to 100 ms after permits returned, so a process that always wakes on
+// time would take them all. While records of Redisson are on the limiter, and for ten intervals and a second after one was
+// last seen, each process has a quota: the permits in use, divided by the number of clients that share the limiter, where
+// all of Redisson counts as one. A process takes permits up to its quota as they return. It takes the rest a head start later, so that others have
 // the first call on them. The quota is rounded down for a process that holds more than it, otherwise up.
 //
 // At other times threads of Redisson may still wait: one that never gets a permit leaves no record. So
@@ -31,12 +32,18 @@ type Reply struct {
 // period. A client that takes one is then known by its record, and the first rule applies. Periods follow the clock, so
 // that all Go processes leave permits at the same time, and none takes what another one left.
 //
-// Without Redisson on the server no process is delayed. A Share is not safe for concurrent use.
+// Go processes ask at the same time when permits return, and the first one takes all that its callers want. So while records of
+// other Go processes are on the limiter, and for ten intervals and a second, a process that got more than its part of the rate
+// in the last intervals asks a little later: the one that got least comes first.
+//
+// A process that sees no other client is not delayed. A Share is not safe for concurrent use.
 type Share struct {
 	own    []grantedAt      // live grants of this process, in order
 	sum    int64            // their permits
 	others map[uint32]int64 // tags of other Go clients, with the time (µs) when a record was last seen
 	java   int64            // when a record was last seen that is not a Go client's, µs; 0: never
+	lately float64          // permits that this process got, of which older ones count less
+	latest int64            // time (µs) of lately
 
 	Redisson bool // Redisson uses limiters on this server, perhaps this one
 
@@ -62,6 +69,22 @@ const longestHeadStart = 150 * time.Millisecond
 // it is at most a quarter of the interval.
 func headStart(interval time.Duration) time.Duration { return min(longestHeadStart, interval/4) }
 
+// Between Go processes the turn is short: they ask on time, but wait up to 5 ms, or a 200th of the interval, for permits that
+// return together.
+const (
+	longestTurn = 10 * time.Millisecond
+	turnPart    = 100 // of the interval: the longest turn if that is less
+	memoryOf    = 4   // intervals, after which a grant counts for 1/e of its permits
+)
+
+// age lets the permits that this process got count less at a later time (µs).
+func (s *Share) age(now int64, interval time.Duration) {
+	if past := now - s.latest; past > 0 {
+		s.lately *= math.Exp(-float64(past) / float64(memoryOf*interval.Microseconds()))
+		s.latest = now
+	}
+}
+
 // Granted adds n permits that this process got at now (µs; with a lease a little later), and drops grants that have
 // returned. A grant within 1/notes of the interval after another one is joined to that, so that few are kept on limiters
 // with long intervals, too. Its permits count as returned a little early.
@@ -76,6 +99,8 @@ func (s *Share) Granted(now int64, interval time.Duration, n int64) {
 	if n == 0 {
 		return
 	}
+	s.age(now, interval)
+	s.lately += float64(n)
 	s.sum += n
 	at := len(s.own)
 	for at > 0 && s.own[at-1].at > now {
@@ -98,6 +123,7 @@ func (s *Share) GaveBack(granted, n int64) {
 		if since := granted - own.at; granted == 0 || since >= 0 && since <= s.interval.Microseconds()/notes {
 			back := min(n, own.n)
 			own.n, s.sum, n = own.n-back, s.sum-back, n-back
+			s.lately = max(0, s.lately-float64(back))
 		}
 	}
 }
@@ -134,20 +160,36 @@ func (s *Share) Saw(self *record.Identity, r Reply) {
 func (s *Share) Divide(r Reply, asked time.Time, wait time.Duration, n int64) time.Time {
 	s.Dated(r.Interval, asked.Sub(time.UnixMicro(r.Now)))
 	s.Granted(r.Now, r.Interval, 0)
-	used, sharers := r.Rate-r.Free, int64(len(s.others)+2)
+	used := r.Rate - r.Free
 	s.GaveBack(0, max(0, s.sum-used)) // another client released them
 	free := asked.Add(wait)
-	switch {
-	case s.java != 0 && r.Now-s.java <= memory(r.Interval):
+	if s.java != 0 && r.Now-s.java <= memory(r.Interval) {
+		sharers := int64(len(s.others) + 2)
 		s.quota = used / sharers
 		if s.strict = s.sum > s.quota; !s.strict {
 			s.quota = (used + sharers - 1) / sharers
 		}
 		return free.Add(headStart(r.Interval))
-	case s.Redisson:
-		return s.leave(r, free, n)
 	}
-	return time.Time{}
+	if s.Redisson {
+		if until := s.leave(r, free, n); !until.IsZero() {
+			return until
+		}
+	}
+	return s.turn(r, free)
+}
+
+// turn is Divide without Redisson. The turn of a process that got more than its part is later, by up to the longest turn if it
+// got twice its part or more. Until then it takes nothing.
+func (s *Share) turn(r Reply, free time.Time) time.Time {
+	s.age(r.Now, r.Interval)
+	part := float64(r.Rate) / float64(len(s.others)+1) * memoryOf
+	over := min(s.lately/part-1, 1)
+	if len(s.others) == 0 || over <= 0 {
+		return time.Time{}
+	}
+	s.quota, s.strict = 0, true
+	return free.Add(time.Duration(over * float64(min(longestTurn, r.Interval/turnPart))))
 }
 
 // leave is Divide if Redisson is on the server, but not known to use this limiter. In every second period it leaves a

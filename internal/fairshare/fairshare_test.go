@@ -96,7 +96,9 @@ func TestShareRule(t *testing.T) {
 	}{
 		{"alone", time.Second, 100, nil, 0, false},
 		{"alone, as its own records show", time.Second, 100, map[int64]int64{id(self): 0}, 0, false},
-		{"another Go client", time.Second, 100, map[int64]int64{id(others[0]): 0}, 0, false},
+		{"another Go client, and more than half lately", time.Second, 100, map[int64]int64{id(others[0]): 0}, 10 * time.Millisecond, true},
+		{"another Go client, on a short interval", 100 * time.Millisecond, 100, map[int64]int64{id(others[0]): 0}, time.Millisecond, true},
+		{"another Go client, longer ago", time.Second, 100, map[int64]int64{id(others[0]): 11001}, 0, false},
 		{"nothing seen", time.Second, 100, map[int64]int64{record.NoOrigin: 0}, 0, false},
 		{"Java, and more than half", time.Second, 51, map[int64]int64{java: 0}, 150 * time.Millisecond, true},
 		{"Java, and half", time.Second, 50, map[int64]int64{java: 0}, 150 * time.Millisecond, true},
@@ -133,6 +135,44 @@ func TestShareRule(t *testing.T) {
 }
 
 // Permits that return early are no longer counted, whoever gave them back.
+// Of Go processes, the one that got less of the rate in the last intervals is served first.
+func TestShareTurns(t *testing.T) {
+	self, other := record.NewIdentity("self"), record.NewIdentity("other")
+	origin := int64(0)
+	for _, digit := range []byte(other.AppendPrefix(nil, record.Redisson317, 1))[1:6] {
+		origin = origin<<8 | int64(digit)
+	}
+	s, now := Share{}, int64(1_000_000_000)
+	later := func(seconds, granted int64, want time.Duration) {
+		t.Helper()
+		for range seconds {
+			now += 1_000_000
+			s.Granted(now, time.Second, granted)
+		}
+		r := Reply{Now: now, Rate: 100, Interval: time.Second, Origin: origin}
+		s.Saw(self, r)
+		free, got := time.UnixMicro(now).Add(time.Second), time.Duration(0)
+		if until := s.Divide(r, time.UnixMicro(now), time.Second, 1); !until.IsZero() {
+			got = until.Sub(free)
+			if ready := s.Ready(free, until, 1); !ready.Equal(until) {
+				t.Errorf("it asks %v before the end of its turn", until.Sub(ready))
+			}
+		}
+		if got.Round(time.Millisecond) != want {
+			t.Errorf("after %d s with %d permits each, it asks %v later, expected %v", seconds, granted, got, want)
+		}
+	}
+	later(20, 40, 0)                    // less than half
+	later(20, 60, 4*time.Millisecond)   // 36 % more than its part just after a grant, 6 % before the next one
+	later(20, 100, 10*time.Millisecond) // all
+	later(1, 0, 8*time.Millisecond)
+	s.GaveBack(0, 1000) // nothing of that is live
+	later(1, 100, 9*time.Millisecond)
+	s.GaveBack(0, 60)
+	later(1, 0, 2*time.Millisecond)
+	later(3, 0, 0)
+}
+
 func TestShareOfPermitsGivenBack(t *testing.T) {
 	const now = 1_000_000_000
 	s := Share{interval: time.Second}

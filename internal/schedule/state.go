@@ -94,8 +94,8 @@ func (c *copier) batch(b *Batch) *Batch {
 
 // Known says which parts of the state of a queue have no effect, now and later.
 type Known struct {
-	NoEnd      bool // no request has an End
-	NoRedisson bool // Redisson is not seen
+	NoEnd   bool // no request has an End
+	NoShare bool // no other client uses the limiter, or no request waits
 }
 
 // AppendState appends numbers that differ if what follows from a time on may differ. They have all requests in the order given,
@@ -131,7 +131,7 @@ func (q *Queue) AppendState(to []int64, m Moment, batches []*Batch, requests []*
 	if m.Mono.Before(p.walkedAt.Add(walkPause)) {
 		s.add(nanos(p.walkedAt))
 	}
-	if known.NoEnd && known.NoRedisson { // the fair share is not in question
+	if known.NoEnd && known.NoShare { // the fair share is not in question
 		return s.numbers
 	}
 	for i := range p.members {

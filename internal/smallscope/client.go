@@ -220,8 +220,9 @@ func (c *client) index(number int) int {
 // known returns what has no effect on a queue.
 func (s *search) known(spec *Client) schedule.Known {
 	return schedule.Known{
-		NoEnd:      !slices.ContainsFunc(spec.Callers, func(c Caller) bool { return c.Timeout > 0 }),
-		NoRedisson: !s.redisson(),
+		NoEnd: !slices.ContainsFunc(spec.Callers, func(c Caller) bool { return c.Timeout > 0 }),
+		NoShare: len(s.Clients) == 1 && !spec.Redisson ||
+			!slices.ContainsFunc(spec.Callers, func(c Caller) bool { return c.Kind == schedule.Wait }),
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,7 +23,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// A slowHook is a hook that counts the commands sent, and delays them.
+// A slowHook is a hook that counts the scripts that are called, and delays them.
 type slowHook struct {
 	takes     atomic.Int64 // ns
 	alone     atomic.Int64 // single commands
@@ -45,11 +46,17 @@ func slowed(rdb *redis.Client) *slowHook {
 	r := &slowHook{}
 	rdb.AddHook(redistest.Hook{
 		Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+			if !strings.HasPrefix(cmd.Name(), "eval") { // of a new connection
+				return next(ctx, cmd)
+			}
 			r.alone.Add(1)
 			defer r.delay()()
 			return next(ctx, cmd)
 		},
 		Pipeline: func(ctx context.Context, cmds []redis.Cmder, next redis.ProcessPipelineHook) error {
+			if !strings.HasPrefix(cmds[0].Name(), "eval") {
+				return next(ctx, cmds)
+			}
 			r.pipelines.Add(1)
 			r.commands.Add(int64(len(cmds)))
 			defer r.delay()()
