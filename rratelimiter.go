@@ -166,7 +166,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 //     back when it can use them.
 //   - While the process decides: see [WithFallback].
 //
-// There is no order between processes, but a process leaves Redisson's threads a fair share.
+// There is no queue for all processes, but they take turns, and leave Redisson's threads a fair share.
 //
 // A Limiter is safe for concurrent use.
 type Limiter struct {

@@ -28,7 +28,7 @@ func TestStalledConnection(t *testing.T) {
 	}
 	row{
 		section: slow, fault: "one connection stalls, the others are well",
-		sees:   "nothing, if a goroutine made the call itself (see [`Limiter`](https://pkg.go.dev/github.com/rratelimiter/rratelimiter#Limiter)): it is repeated on another connection after 20 ms. Else the callers of the stalled call: `ErrOutcomeUnknown` after the call timeout; all other callers: nothing",
+		sees:   "a caller alone on a near server: nothing, its call is repeated on another connection after 20 ms. Callers that share the stalled call: `ErrOutcomeUnknown` after the call timeout. All other callers: nothing",
 		within: "99 of 100 of all other calls within", limit: 600 * time.Millisecond, late: &lateness{w.late},
 		after: "the stalled call is recorded when the connection works again, unless a repeated one was",
 	}.proves(t, w.took)

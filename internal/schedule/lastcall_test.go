@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
 func TestLastCall(t *testing.T) {
@@ -86,6 +88,27 @@ func TestLastCallsOfAQueue(t *testing.T) {
 			t.Errorf("%s: last calls of %v, the soonest at %v; expected %v, %v", c.name, last, soonest, c.last, c.soonest)
 		}
 	}
+}
+
+// The permits of a caller are free, and it waits only for the one in front of it. When that leaves, it gets its last call, although
+// the permits are left to Redisson.
+func TestLastCallBehindOneThatLeaves(t *testing.T) {
+	s := newStory(t)
+	own := wait(5)
+	s.join(own)
+	b := s.sends(own)
+	s.q.Settle(s.m, b, s.reply(b, 5, 0, 1))
+	front, behind := wait(10), wait(1)
+	behind.End = start.Add(300 * ms)
+	s.join(front, behind)
+	b = s.sends(front, behind)
+	g := s.reply(b, 5, time.Second, 0, 0)
+	g.Notes = protocol.ForeignWriter
+	s.q.Settle(s.m, b, g)
+	s.pass(100 * ms)
+	s.q.Leave(front)
+	s.sends()
+	s.wakes(195 * ms) // 5 ms before behind leaves
 }
 
 // If many callers leave at once, the first of them and the pause after it cost a walk through the line each. The last call of a

@@ -22,12 +22,18 @@ public final class Orders {
         Config config = new Config();
         config.useSingleServer().setAddress(address);
         RedissonClient redisson = Redisson.create(config);
+        try {
+            work(redisson, Instant.now().plusSeconds(seconds));
+        } finally {
+            redisson.shutdown(); // else its threads would keep the program alive, and hide an exception
+        }
+    }
 
+    private static void work(RedissonClient redisson, Instant end) throws InterruptedException {
         RRateLimiter limiter = redisson.getRateLimiter("orders");
         // 10 permits in any second, for all programs together. If the limiter has a rate, it stays.
         limiter.trySetRate(RateType.OVERALL, 10, Duration.ofSeconds(1));
 
-        Instant end = Instant.now().plusSeconds(seconds);
         while (Instant.now().isBefore(end)) {
             limiter.acquire(1); // waits until a permit is free
             print("order shipped");
@@ -38,7 +44,6 @@ public final class Orders {
                 print("no permit in 100 ms: the invoice is mailed later");
             }
         }
-        redisson.shutdown();
     }
 
     private static void print(String what) {
