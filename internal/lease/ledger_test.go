@@ -119,6 +119,27 @@ func TestALeaseThatComesTooLateIsNotHeld(t *testing.T) {
 	b.back("a lease that is over", 100)
 }
 
+// Offers tells what Take would give, without the permits of a lease that is over.
+func TestOffers(t *testing.T) {
+	b := newBook(t)
+	b.brought(b.Ticket(), 100, time.Second)
+	b.pass(900 * time.Millisecond)
+	b.brought(b.Ticket(), 50, time.Second)
+	offers := func(n, want int64) {
+		t.Helper()
+		if from, left := b.Offers(n, b.now); (from != nil) != (want >= 0) || from != nil && left != want {
+			t.Errorf("for %d permits it offers %v with %d left, expected %d", n, from, left, want)
+		}
+	}
+	offers(100, 0)
+	offers(101, -1)
+	b.pass(100 * time.Millisecond) // the first lease is over, and nobody has noticed it
+	offers(50, 0)
+	offers(51, -1)
+	b.pass(time.Second)
+	offers(1, -1)
+}
+
 func TestTheNextLeaseFollows(t *testing.T) {
 	b := newBook(t)
 	b.brought(b.Ticket(), 100, time.Second)
