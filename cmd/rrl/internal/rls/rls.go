@@ -81,7 +81,7 @@ func (s *Server) begin(rdb rratelimiter.Redis) {
 	s.service.Store(service)
 }
 
-var errNotYet = errors.New("Redis has not answered yet")
+var errNotYet = errors.New("no reply from Redis yet")
 
 // ShouldRateLimit passes a request to the service. Until Redis has answered, the error is UNAVAILABLE.
 func (s *Server) ShouldRateLimit(ctx context.Context, r *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {

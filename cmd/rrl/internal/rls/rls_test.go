@@ -201,7 +201,7 @@ func TestRedisIsAway(t *testing.T) {
 		if got := r.health(""); got != "NOT_SERVING" {
 			t.Errorf("without Redis it is %s", got)
 		}
-		if _, err := r.ask("ann"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "Redis has not answered yet") {
+		if _, err := r.ask("ann"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errNotYet.Error()) {
 			t.Errorf("without Redis: %v", err)
 		}
 		r.write(oneAnHour)
