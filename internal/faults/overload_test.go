@@ -124,7 +124,7 @@ func overload(t *testing.T, r *round, addr string, opts ...rratelimiter.LimiterO
 
 	t.Logf("%d calls: median %v after their deadline, p99 %v, the last %v; callers who only wait: %v, %v, %v; %d MB in use, %d before",
 		len(got), got.percentile(50), took, last, idle.percentile(50), late, idle.percentile(100), most>>20, before>>20)
-	r.atMost("the last caller, after its deadline", last, 2*slack)
+	r.atMost("the last caller, after its deadline", last, 2*slack+idle.percentile(100)) // the machine can stop any goroutine for seconds
 	for _, c := range got {
 		if len(opts) > 0 && c.Granted && c.err == nil {
 			continue
