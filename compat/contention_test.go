@@ -299,7 +299,7 @@ func TestContentionWithGranularity(t *testing.T) {
 	f := contenders(t, server, "3.17.5", "4.7.0")
 	f.granularity = 25 * time.Millisecond
 	joined := 0
-	for _, r := range f.rounds(t, server, "contention:granularity", true, 1, 0.75) { // permits of Go expire up to a tenth of the interval late
+	for _, r := range f.rounds(t, server, "contention:granularity", true, 3, 0.75) { // permits of Go expire up to a tenth of the interval late
 		for _, s := range r.scores {
 			if s.Permits == 0 {
 				joined++

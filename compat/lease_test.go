@@ -18,7 +18,7 @@ func TestContentionWithLeases(t *testing.T) {
 	f := contenders(t, server, "3.17.5", "4.7.0")
 	f.lease = 25 * time.Millisecond
 	ahead := 0
-	for _, r := range f.rounds(t, server, "contention:leases", true, 1, 0.75) { // permits of leases expire up to an eighth of the interval late
+	for _, r := range f.rounds(t, server, "contention:leases", true, 3, 0.75) { // permits of leases expire up to an eighth of the interval late
 		for _, s := range r.scores {
 			if s.At > s.Added+time.Millisecond.Microseconds() {
 				ahead++
