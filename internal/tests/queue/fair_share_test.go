@@ -160,12 +160,12 @@ func TestRedissonGetsPermits(t *testing.T) {
 		"many permits at a time": {meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 4, tick: 100 * ms}, 40 * time.Second, 0.2},
 		"a short interval":       {meeting{rate: rratelimiter.Rate{Permits: 10, Interval: 250 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms}, 7 * time.Second, 0.15},
 		"a very short interval":  {meeting{rate: rratelimiter.Rate{Permits: 5, Interval: 100 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms}, 7 * time.Second, 0.1},
-		"ten milliseconds":       {meeting{rate: rratelimiter.Rate{Permits: 2, Interval: 10 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 20 * time.Second, 0.01},
+		"ten milliseconds":       {meeting{rate: rratelimiter.Rate{Permits: 2, Interval: 10 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 10 * time.Second, 0.01},
 		"callers with timeouts":  {meeting{rate: rratelimiter.PerSecond(20), gos: 1, callers: 10, timeout: 1500 * ms, threads: 4, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second, 0.2},
-		"many that leave soon":   {meeting{rate: rratelimiter.PerSecond(20), gos: 1, callers: 20, timeout: 400 * ms, threads: 4, n: 1, tick: 100 * ms, late: busy}, 20 * time.Second, 0.2},
+		"many that leave soon":   {meeting{rate: rratelimiter.PerSecond(20), gos: 1, callers: 20, timeout: 400 * ms, threads: 4, n: 1, tick: 100 * ms, late: busy}, 10 * time.Second, 0.2},
 		"few permits":            {meeting{rate: rratelimiter.PerSecond(3), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 30 * time.Second, 0.2},
 		"one permit":             {meeting{rate: rratelimiter.PerSecond(1), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 2 * time.Minute, 0.2},
-		"a long interval":        {meeting{rate: rratelimiter.PerMinute(30), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 10 * time.Minute, 0.2},
+		"a long interval":        {meeting{rate: rratelimiter.PerMinute(30), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 6 * time.Minute, 0.2},
 	} {
 		if testing.Short() && c.both > 10*time.Second {
 			continue
