@@ -24,17 +24,18 @@ type Reply struct {
 // Redisson's threads ask again at a tick of a timer, up to 100 ms after permits returned, so a process that always wakes on
 // time would take them all. While records of Redisson are on the limiter, and for ten intervals and a second after one was
 // last seen, each process has a quota: the permits in use, divided by the number of clients that share the limiter, where
-// all of Redisson counts as one. A process takes permits up to its quota as they return. It takes the rest a head start later, so that others have
-// the first call on them. The quota is rounded down for a process that holds more than it, otherwise up.
+// all of Redisson counts as one. A process takes permits up to its quota as they return. It takes the rest a head start
+// later, so that others have the first call on them. The quota is rounded down for a process that holds more than it,
+// otherwise up.
 //
 // At other times threads of Redisson may still wait: one that never gets a permit leaves no record. So
 // if Redisson uses limiters on the server, a process leaves a few of its permits free for a head start, once in a
 // period. A client that takes one is then known by its record, and the first rule applies. Periods follow the clock, so
 // that all Go processes leave permits at the same time, and none takes what another one left.
 //
-// Go processes ask at the same time when permits return, and the first one takes all that its callers want. So while records of
-// other Go processes are on the limiter, and for ten intervals and a second, a process that got more than its part of the rate
-// in the last intervals asks a little later: the one that got least comes first.
+// Go processes ask at the same time when permits return, and the first one takes all that its callers want. So while
+// records of other Go processes are on the limiter, and for ten intervals and a second after one was last seen, a process
+// that got more than its part of the rate in the last intervals asks a little later: the one that got least comes first.
 //
 // A process that sees no other client is not delayed. A Share is not safe for concurrent use.
 type Share struct {
