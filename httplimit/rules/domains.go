@@ -152,6 +152,9 @@ func (p *parser) complete(d Descriptor, fields map[string]*yaml.Node, line int) 
 // lease parses a lease, and checks it as rratelimiter.WithLease does, with each rate.
 func (p *parser) lease(node *yaml.Node, rates ...rratelimiter.Rate) time.Duration {
 	lease := p.duration(node, "lease")
+	if lease == 0 {
+		return 0
+	}
 	for _, rate := range rates {
 		if rate == rratelimiter.Unlimited {
 			p.fault(node.Line, "lease: it needs a rate")
