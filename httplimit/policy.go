@@ -405,9 +405,8 @@ func (p *Policy) ask(ctx context.Context, claims []Claim) ([]Answer, error) {
 	defer bounded.end()
 	answers, err := penalized(bounded, claims)
 	if err == nil && answers == nil {
-		if answers, err = p.askAll(bounded, claims); err == nil {
-			p.penalize(bounded, answers)
-		}
+		answers, err = p.askAll(bounded, claims)
+		p.penalize(bounded, answers)
 	}
 	if cause := context.Cause(bounded); err != nil && !misconfigured(err) && errors.Is(cause, rratelimiter.ErrUnavailable) {
 		return nil, cause

@@ -75,20 +75,12 @@ func headStart(interval time.Duration) time.Duration { return min(longestHeadSta
 const (
 	longestTurn = 10 * time.Millisecond
 	turnPart    = 100 // of the interval: the longest turn if that is less
-	memoryOf    = 4   // intervals, after which a grant counts for 1/e of its permits
+	fading      = 4   // intervals, after which a grant counts for 1/e of its permits
 )
 
-// age lets the permits that this process got count less at a later time (µs).
-func (s *Share) age(now int64, interval time.Duration) {
-	if past := now - s.latest; past > 0 {
-		s.lately *= math.Exp(-float64(past) / float64(memoryOf*interval.Microseconds()))
-		s.latest = now
-	}
-}
-
-// Granted adds n permits that this process got at now (µs; with a lease a little later), and drops grants that have
-// returned. A grant within 1/notes of the interval after another one is joined to that, so that few are kept on limiters
-// with long intervals, too. Its permits count as returned a little early.
+// Granted adds n permits that this process got at now (µs; with a lease a little later), drops grants that have returned, and
+// lets all count less in lately. A grant within 1/notes of the interval after another one is joined to that, so that few are
+// kept on limiters with long intervals, too. Its permits count as returned a little early.
 func (s *Share) Granted(now int64, interval time.Duration, n int64) {
 	cutoff := now - interval.Microseconds()
 	expired := 0
@@ -97,10 +89,13 @@ func (s *Share) Granted(now int64, interval time.Duration, n int64) {
 		expired++
 	}
 	s.own = s.own[expired:]
+	if past := now - s.latest; past > 0 {
+		s.lately *= math.Exp(-float64(past) / float64(fading*interval.Microseconds()))
+		s.latest = now
+	}
 	if n == 0 {
 		return
 	}
-	s.age(now, interval)
 	s.lately += float64(n)
 	s.sum += n
 	at := len(s.own)
@@ -183,8 +178,7 @@ func (s *Share) Divide(r Reply, asked time.Time, wait time.Duration, n int64) ti
 // turn is Divide without Redisson. The turn of a process that got more than its part is later, by up to the longest turn if it
 // got twice its part or more. Until then it takes nothing.
 func (s *Share) turn(r Reply, free time.Time) time.Time {
-	s.age(r.Now, r.Interval)
-	part := float64(r.Rate) / float64(len(s.others)+1) * memoryOf
+	part := float64(r.Rate) / float64(len(s.others)+1) * fading
 	over := min(s.lately/part-1, 1)
 	if len(s.others) == 0 || over <= 0 {
 		return time.Time{}

@@ -75,16 +75,18 @@ func TestShareOfOnePermit(t *testing.T) {
 	}
 }
 
+// originOf returns the origin that a reply shows for a record of a Go client.
+func originOf(i *record.Identity) (origin int64) {
+	for _, digit := range []byte(i.AppendPrefix(nil, record.Redisson317, 1))[1:6] {
+		origin = origin<<8 | int64(digit)
+	}
+	return origin
+}
+
 // The numbers of the fair-share rule: a Redisson client was seen recently, and a process holds its share of the permits
 // in use, or more.
 func TestShareRule(t *testing.T) {
 	self, others := record.NewIdentity("self"), []*record.Identity{record.NewIdentity("a"), record.NewIdentity("b")}
-	id := func(i *record.Identity) (origin int64) {
-		for _, digit := range []byte(i.AppendPrefix(nil, record.Redisson317, 1))[1:6] {
-			origin = origin<<8 | int64(digit)
-		}
-		return origin
-	}
 	const java, now = 0x1234567890, 1_000_000_000
 	for _, c := range []struct {
 		name     string
@@ -95,22 +97,22 @@ func TestShareRule(t *testing.T) {
 		held     bool // may take no more permits until then
 	}{
 		{"alone", time.Second, 100, nil, 0, false},
-		{"alone, as its own records show", time.Second, 100, map[int64]int64{id(self): 0}, 0, false},
-		{"another Go client, and more than half lately", time.Second, 100, map[int64]int64{id(others[0]): 0}, 10 * time.Millisecond, true},
-		{"another Go client, on a short interval", 100 * time.Millisecond, 100, map[int64]int64{id(others[0]): 0}, time.Millisecond, true},
-		{"another Go client, longer ago", time.Second, 100, map[int64]int64{id(others[0]): 11001}, 0, false},
+		{"alone, as its own records show", time.Second, 100, map[int64]int64{originOf(self): 0}, 0, false},
+		{"another Go client, and more than half lately", time.Second, 100, map[int64]int64{originOf(others[0]): 0}, 10 * time.Millisecond, true},
+		{"another Go client, on a short interval", 100 * time.Millisecond, 100, map[int64]int64{originOf(others[0]): 0}, time.Millisecond, true},
+		{"another Go client, longer ago", time.Second, 100, map[int64]int64{originOf(others[0]): 11001}, 0, false},
 		{"nothing seen", time.Second, 100, map[int64]int64{record.NoOrigin: 0}, 0, false},
 		{"Java, and more than half", time.Second, 51, map[int64]int64{java: 0}, 150 * time.Millisecond, true},
 		{"Java, and half", time.Second, 50, map[int64]int64{java: 0}, 150 * time.Millisecond, true},
 		{"Java, and less than half", time.Second, 49, map[int64]int64{java: 0}, 150 * time.Millisecond, false},
 		{"a record of no known form", time.Second, 51, map[int64]int64{-1: 0}, 150 * time.Millisecond, true},
-		{"Java, a Go client, more than a third", time.Second, 34, map[int64]int64{java: 0, id(others[0]): 5}, 150 * time.Millisecond, true},
-		{"Java, a Go client, less than a third", time.Second, 33, map[int64]int64{java: 0, id(others[0]): 5}, 150 * time.Millisecond, false},
-		{"Java, two Go clients, more than a quarter", time.Second, 26, map[int64]int64{java: 0, id(others[0]): 5, id(others[1]): 9}, 150 * time.Millisecond, true},
-		{"Java, two Go clients, less than a quarter", time.Second, 24, map[int64]int64{java: 0, id(others[0]): 5, id(others[1]): 9}, 150 * time.Millisecond, false},
+		{"Java, a Go client, more than a third", time.Second, 34, map[int64]int64{java: 0, originOf(others[0]): 5}, 150 * time.Millisecond, true},
+		{"Java, a Go client, less than a third", time.Second, 33, map[int64]int64{java: 0, originOf(others[0]): 5}, 150 * time.Millisecond, false},
+		{"Java, two Go clients, more than a quarter", time.Second, 26, map[int64]int64{java: 0, originOf(others[0]): 5, originOf(others[1]): 9}, 150 * time.Millisecond, true},
+		{"Java, two Go clients, less than a quarter", time.Second, 24, map[int64]int64{java: 0, originOf(others[0]): 5, originOf(others[1]): 9}, 150 * time.Millisecond, false},
 		{"Java, ten intervals and a second ago", time.Second, 51, map[int64]int64{java: 11000}, 150 * time.Millisecond, true},
 		{"Java, longer ago", time.Second, 51, map[int64]int64{java: 11001}, 0, false},
-		{"a Go client, longer ago", time.Second, 40, map[int64]int64{java: 0, id(others[0]): 11001}, 150 * time.Millisecond, false},
+		{"a Go client, longer ago", time.Second, 40, map[int64]int64{java: 0, originOf(others[0]): 11001}, 150 * time.Millisecond, false},
 		{"a short interval", 100 * time.Millisecond, 51, map[int64]int64{java: 0}, 25 * time.Millisecond, true},
 		{"a short interval, long ago", 100 * time.Millisecond, 51, map[int64]int64{java: 2001}, 0, false},
 	} {
@@ -118,8 +120,8 @@ func TestShareRule(t *testing.T) {
 		for origin, ago := range c.seen {
 			s.Saw(self, Reply{Origin: origin, Now: now - 1000*ago, Interval: c.interval})
 		}
-		s.Saw(self, Reply{Origin: id(self), Now: now, Interval: c.interval}) // clients seen long ago are forgotten now
-		s.Granted(now-c.interval.Microseconds(), c.interval, 1000)           // expired
+		s.Saw(self, Reply{Origin: originOf(self), Now: now, Interval: c.interval}) // clients seen long ago are forgotten now
+		s.Granted(now-c.interval.Microseconds(), c.interval, 1000)                 // expired
 		s.Granted(now-1000, c.interval, c.own-1)
 		s.Granted(now, c.interval, 1)
 		r := Reply{Now: now, Rate: 120, Free: 20, Interval: c.interval}
@@ -137,11 +139,7 @@ func TestShareRule(t *testing.T) {
 // Permits that return early are no longer counted, whoever gave them back.
 // Of Go processes, the one that got less of the rate in the last intervals is served first.
 func TestShareTurns(t *testing.T) {
-	self, other := record.NewIdentity("self"), record.NewIdentity("other")
-	origin := int64(0)
-	for _, digit := range []byte(other.AppendPrefix(nil, record.Redisson317, 1))[1:6] {
-		origin = origin<<8 | int64(digit)
-	}
+	self, origin := record.NewIdentity("self"), originOf(record.NewIdentity("other"))
 	s, now := Share{}, int64(1_000_000_000)
 	later := func(seconds, granted int64, want time.Duration) {
 		t.Helper()
