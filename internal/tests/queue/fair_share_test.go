@@ -30,6 +30,9 @@ type meeting struct {
 	late    time.Duration // largest delay after a tick
 	known   bool          // Redisson used the server before
 	seed    uint64        // random seed of all start times and delays
+	early   time.Duration // in which only the Go processes run; 0: three intervals, at least 3 s
+
+	granted func(process int, waited time.Duration) // is called for each request of a Go process that comes later and is granted; may be nil
 }
 
 // run first runs only the Go processes, then both sides for the given time. It returns the fraction of the rate that
@@ -39,7 +42,7 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		random := rand.New(rand.NewPCG(m.seed, 0))
 		time.Sleep(time.Duration(random.Int64N(int64(time.Hour))))
-		join := time.Now().Add(3 * max(time.Second, m.rate.Interval))
+		join := time.Now().Add(cmp.Or(m.early, 3*max(time.Second, m.rate.Interval)))
 		end := join.Add(both)
 		var mu sync.Mutex // guards the variables below and random
 		var byGo, byJava int64
@@ -65,7 +68,7 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 					for time.Now().Before(end) {
 						p.Wire.There.Store(int64(way()))
 						p.Wire.Back.Store(int64(way()))
-						ok, err := true, error(nil)
+						came, ok, err := time.Now(), true, error(nil)
 						if m.timeout == 0 {
 							err = l.Acquire(t.Context(), 1)
 						} else if ok, err = l.TryAcquireTimeout(t.Context(), 1, m.timeout/4+upTo(m.timeout)); !ok {
@@ -77,6 +80,9 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 						}
 						if ok {
 							count(&byGo, 1)
+						}
+						if now := time.Now(); ok && m.granted != nil && !came.Before(join) && now.Before(end) {
+							m.granted(i, now.Sub(came))
 						}
 					}
 				})

@@ -40,15 +40,10 @@ type running struct {
 	ended chan error // gets the error of Serve
 }
 
-// start starts a server on a Redis. The hooks are added to its client.
-func start(t *testing.T, s *redistest.Server, rules string, o Options, hooks ...redis.Hook) *running {
+// made returns a server of a file that does not serve yet, and its link to a Redis.
+func made(ctx context.Context, t *testing.T, s *redistest.Server, file string, o Options) (*Server, *connect.Link) {
 	t.Helper()
-	r := &running{t: t, file: filepath.Join(t.TempDir(), "envoy.yaml"), ended: make(chan error, 1)}
-	r.write(rules)
-	ctx, stop := context.WithCancel(t.Context())
-	r.stop = stop
-	t.Cleanup(stop)
-	o.Rules, o.Policy = r.file, &httplimit.Policy{Bound: time.Minute, Failure: httplimit.FailClosed}
+	o.Rules, o.Policy = file, &httplimit.Policy{Bound: time.Minute, Failure: httplimit.FailClosed}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -61,6 +56,18 @@ func start(t *testing.T, s *redistest.Server, rules string, o Options, hooks ...
 		t.Fatal(err)
 	}
 	t.Cleanup(link.Close)
+	return server, link
+}
+
+// start starts a server on a Redis. The hooks are added to its client.
+func start(t *testing.T, s *redistest.Server, rules string, o Options, hooks ...redis.Hook) *running {
+	t.Helper()
+	r := &running{t: t, file: filepath.Join(t.TempDir(), "envoy.yaml"), ended: make(chan error, 1)}
+	r.write(rules)
+	ctx, stop := context.WithCancel(t.Context())
+	r.stop = stop
+	t.Cleanup(stop)
+	server, link := made(ctx, t, s, r.file, o)
 	for _, hook := range hooks {
 		there, err := link.Server()
 		if err != nil {
@@ -71,6 +78,7 @@ func start(t *testing.T, s *redistest.Server, rules string, o Options, hooks ...
 	listener, metrics := listen(t), listen(t)
 	r.http = "http://" + metrics.Addr().String()
 	go func() { r.ended <- server.Serve(ctx, link, listener, metrics) }()
+	var err error
 	r.conn, err = grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -223,19 +231,9 @@ func TestRedisIsAway(t *testing.T) {
 
 // A server to which Redis answers is not ready before it can answer requests.
 func TestReadyWithTheService(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "envoy.yaml")
-	if err := os.WriteFile(file, []byte(oneAnHour), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	server, err := New(t.Context(), Options{Rules: file, Policy: &httplimit.Policy{Failure: httplimit.FailClosed}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	link, err := connect.Dial(t.Context(), connect.Flags{Address: redistest.Embedded(t).URL()}, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer link.Close()
+	r := &running{t: t, file: filepath.Join(t.TempDir(), "envoy.yaml")}
+	r.write(oneAnHour)
+	server, link := made(t.Context(), t, redistest.Embedded(t), r.file, Options{})
 	ready := func() string {
 		response := httptest.NewRecorder()
 		server.handler(t.Context(), link).ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/readyz", nil))
