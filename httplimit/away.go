@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -91,13 +92,14 @@ func (p *Policy) look(ctx context.Context, c Claim) {
 	s.pause = min(2*s.pause, longestPause)
 }
 
-// try makes one call to a limiter, and records whether its server replied.
+// try makes one call to a limiter. It records whether the server replied, unless the limiter does.
 func (p *Policy) try(ctx context.Context, c Claim) (rratelimiter.Result, error) {
+	if l, ours := c.Limiter.(*rratelimiter.Limiter); ours {
+		return l.Allow(ctx, c.Permits)
+	}
 	began := time.Now()
 	r, err := c.Limiter.Allow(ctx, c.Permits)
-	if _, ours := c.Limiter.(*rratelimiter.Limiter); !ours {
-		p.outages.note(ctx, c.Name, began, err)
-	}
+	p.outages.note(ctx, c.Name, began, err)
 	return r, err
 }
 
@@ -134,10 +136,11 @@ func (o *outages) note(ctx context.Context, name string, began time.Time, err er
 
 // unanswered returns the cause if the error of a call means that the server did not reply; otherwise nil.
 func unanswered(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
 	var network net.Error
 	switch {
-	case err == nil:
-		return nil
 	case ctx.Err() != nil:
 		if cause := context.Cause(ctx); errors.Is(cause, rratelimiter.ErrUnavailable) {
 			return cause // the bound has passed
@@ -153,7 +156,7 @@ func unanswered(ctx context.Context, err error) error {
 func (p *Policy) failed(ctx context.Context, claims []Claim, err error) {
 	o, now := &p.outages, time.Now()
 	o.mu.Lock()
-	o.last, o.missing = now, claims
+	o.last, o.missing = now, slices.Clone(claims)
 	first := !o.logged.Swap(true)
 	if first {
 		o.began, o.reason = now, err

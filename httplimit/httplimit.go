@@ -176,7 +176,8 @@ func (g *Guard) Decide(r *http.Request) Decision {
 	if g == nil {
 		return Decision{}
 	}
-	return g.ActivePolicy().Decide(r.Context(), g.claims(r)...)
+	var few [4]Claim // on the stack
+	return g.ActivePolicy().Decide(r.Context(), g.claims(few[:0], r)...)
 }
 
 // ActivePolicy returns the policy in use, also if the field Policy is nil. The policy counts the outcomes:
@@ -203,8 +204,8 @@ func (d Decision) unreadable() bool {
 	return slices.ContainsFunc(d.Answers, func(a Answer) bool { return a.Limiter == unreadable{} })
 }
 
-// claims returns the claims of a request in all readings of its path; none if the request is skipped in all of them.
-func (g *Guard) claims(r *http.Request) []Claim {
+// claims appends the claims of a request in all readings of its path; none if the request is skipped in all of them.
+func (g *Guard) claims(claims []Claim, r *http.Request) []Claim {
 	set := g.limits.Load()
 	if set == nil || len(set.limits) == 0 || g.CORS && preflight(r) {
 		return nil
@@ -214,12 +215,11 @@ func (g *Guard) claims(r *http.Request) []Claim {
 		all = readings(r)
 	}
 	if all == nil {
-		return []Claim{{Name: "path", Limiter: unreadable{}, Rate: rratelimiter.PerSecond(0)}}
+		return append(claims, Claim{Name: "path", Limiter: unreadable{}, Rate: rratelimiter.PerSecond(0)})
 	}
 	if !slices.ContainsFunc(all, func(r *http.Request) bool { return !g.skips(r) }) {
 		return nil
 	}
-	claims := make([]Claim, 0, len(set.limits))
 	for _, limit := range set.limits {
 		first := len(claims)
 		for _, reading := range all {

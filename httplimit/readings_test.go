@@ -201,7 +201,7 @@ func TestStrictestRateOfTheReadingsCounts(t *testing.T) {
 		for _, limit := range []Limit{ours, other} {
 			for _, path := range []string{"/admin;x", "//admin", "/a/b/..;/../admin", "/admin/."} {
 				limit := limit.Cost(func(r *http.Request) int64 { return int64(len(r.URL.Path)) })
-				claims := patient(limit).claims(sent(t, path))
+				claims := patient(limit).claims(nil, sent(t, path))
 				if len(claims) != 1 || claims[0].Rate.Permits != rates[0].Permits || claims[0].Permits != int64(len(path)) {
 					t.Errorf("%s, %s: %+v", name, path, claims)
 				}
