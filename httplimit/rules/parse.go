@@ -331,9 +331,8 @@ func (p *parser) plans(node *yaml.Node) (plans Plans) {
 	if header := fields["header"]; header == nil {
 		p.fault(node.Line, "plans: it has no field \"header\"")
 	} else if text, ok := p.value(header, "header"); ok {
-		if plans.Header = text; !validHeader.MatchString(text) {
-			p.fault(header.Line, "plans: %q is no name of a header", text)
-		}
+		plans.Header = text
+		p.header(header.Line, "plans", text)
 	}
 	rates := fields["rates"]
 	if rates == nil || rates.Kind != yaml.MappingNode || len(rates.Content) == 0 {
@@ -460,14 +459,21 @@ func (p *parser) word(line int, word string) {
 	switch {
 	case word == "all":
 		p.fault(line, "key: all cannot be combined with other keys")
-	case header && strings.EqualFold(name, "Host"):
-		p.fault(line, "key: no request has the header Host; Go keeps its value elsewhere")
-	case header && validHeader.MatchString(name):
 	case header:
-		p.fault(line, "key: %q is no name of a header", name)
+		p.header(line, "key", name)
 	default:
 		known := slices.Concat([]string{"address", "path", "route", "header NAME", "all"}, p.keys)
 		p.fault(line, "key: %q is none of %s", word, strings.Join(known, ", "))
+	}
+}
+
+// header checks the name of a header that a field names.
+func (p *parser) header(line int, field, name string) {
+	switch {
+	case strings.EqualFold(name, "Host"):
+		p.fault(line, "%s: no request has the header Host; Go keeps its value elsewhere", field)
+	case !validHeader.MatchString(name):
+		p.fault(line, "%s: %q is no name of a header", field, name)
 	}
 }
 

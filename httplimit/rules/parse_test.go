@@ -126,6 +126,7 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"a cost above the rate of a plan", head + "    cost: 6\n    plans: {header: X-Plan, rates: {pro: 5/m, top: unlimited}}", "5: a: cost: 6 is more than the rate 5/m ever grants"},
 		{"plans without a header", head + "    plans: {rates: {pro: 5/m}}", `5: a: plans: it has no field "header"`},
 		{"plans of no header", head + "    plans: {header: 'X Plan', rates: {pro: 5/m}}", `5: a: plans: "X Plan" is no name of a header`},
+		{"plans of the header Host", head + "    plans: {header: host, rates: {pro: 5/m}}", "5: a: plans: no request has the header Host"},
 		{"plans without rates", head + "    plans: {header: X-Plan, rates: {}}", `5: a: plans: the field "rates" must have a rate`},
 		{"a plan twice", head + "    plans:\n      header: X-Plan\n      rates:\n        pro: 5/m\n        pro: 6/m", `9: a: plans: the value "pro" is empty, or has two rates`},
 		{"a plan with a wrong rate", head + "    plans:\n      header: X-Plan\n      rates:\n        pro: much", `8: a: rate: "much"`},

@@ -1,4 +1,4 @@
-// Package withjava tests rrl demo --java with a real Redisson, and draws the picture of the README from one run.
+// Package withjava tests rrl demo --java and the service of rrl rls with a real Redisson, and draws the picture of the README from one run.
 //
 // "go test ./cmd/rrl/withjava -update" records a run and draws it; with "-run Picture" it draws the recording in testdata.
 package withjava
