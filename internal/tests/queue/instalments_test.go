@@ -144,74 +144,110 @@ func TestFailFastCountsAllInstalments(t *testing.T) {
 	})
 }
 
-// TestRandomInstalments: callers of two processes, some for more than the rate, come and leave. By the records in Redis no window
-// holds more than the rate. Each caller gets all it wants or is told what it has, and all that was taken was granted.
+// TestRandomInstalments: callers of two processes come and leave. They want permits of one limiter, some of them more than its rate,
+// or of two limiters at once. By the records in Redis no window holds more than the rate, and all that callers took was granted.
+// Each caller gets all it wants or is told what it has. Nearly nothing is wasted: the last permit is granted a few intervals
+// after a limiter that serves its callers one by one would have granted it.
 func TestRandomInstalments(t *testing.T) {
 	for seed := range int64(10) {
 		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 			random := rand.New(rand.NewSource(seed))
 			rate := rratelimiter.Rate{Permits: 2 + random.Int63n(8), Interval: time.Duration(1+random.Intn(3)) * time.Second}
 			processes := []*rig.Process{b.Process(), b.Process()}
-			log := map[string]redis.Z{}
-			look := func() {
-				for _, z := range processes[0].Redis.ZRangeWithScores(t.Context(), "{l}:permits", 0, -1).Val() {
-					log[fmt.Sprint(z.Member)] = z
+			limiters := map[*rig.Process][]*rratelimiter.Limiter{}
+			for _, p := range processes {
+				for _, name := range []string{"{t}a", "{t}b"} {
+					limiters[p] = append(limiters[p], p.RateLimiter(name, rratelimiter.WithRate(rate), rratelimiter.WithInstalments()))
 				}
 			}
-			type asked struct {
-				n    int64
-				call *rig.Call
+			logs := []map[string]redis.Z{{}, {}}
+			look := func() {
+				for i, key := range []string{"{t}a:permits", "{t}b:permits"} {
+					for _, z := range processes[0].Redis.ZRangeWithScores(t.Context(), key, 0, -1).Val() {
+						logs[i][fmt.Sprint(z.Member)] = z
+					}
+				}
 			}
-			var all []asked
+			var wants []*want
 			for range 40 {
 				until := time.Since(b.Start) + time.Duration(random.Intn(3000))*ms
 				for time.Since(b.Start) < until {
 					b.SleepTo(min(until, time.Since(b.Start)+100*ms))
 					look()
 				}
-				p, n := processes[random.Intn(2)], 1+random.Int63n(rate.Permits)
-				if random.Intn(4) == 0 {
+				p, n, w := processes[random.Intn(2)], 1+random.Int63n(rate.Permits), &want{at: time.Since(b.Start), permits: []int64{0, 0}}
+				switch random.Intn(4) {
+				case 0: // one limiter, in instalments
 					n += random.Int63n(3 * rate.Permits)
+					fallthrough
+				case 1, 2:
+					w.permits[random.Intn(2)] = n
+				default:
+					w.permits = []int64{n, n}
 				}
-				c := b.Acquire(byInstalments(p, rate), n)
 				if random.Intn(8) == 0 {
-					time.AfterFunc(time.Duration(random.Intn(8000))*ms, c.Cancel)
+					w.patience = time.Duration(1+random.Intn(8000)) * ms
 				}
-				all = append(all, asked{n, c})
+				w.call = w.ask(b, p, limiters[p])
+				wants = append(wants, w)
 			}
 			for range 3000 {
 				b.SleepTo(time.Since(b.Start) + 100*ms)
 				look()
 			}
-			var wanted, stored int64
-			for i, a := range all {
-				var some *rratelimiter.PartlyTakenError
-				switch {
-				case !a.call.Ended.Load():
-					t.Errorf("seed %d, caller %d waits for %d permits", seed, i, a.n)
-				case a.call.OK:
-					wanted += a.n
-				case errors.As(a.call.Err, &some):
-					wanted += some.Taken
-				}
+			var ideal, last time.Duration
+			for i, log := range logs {
+				end, granted := checkTaken(t, fmt.Sprintf("seed %d, limiter %d", seed, i), wants, i, log, rate)
+				ideal, last = max(ideal, end), max(last, granted)
 			}
-			var scores []window.Score
-			for _, z := range log {
-				r, err := rratelimiter.UnpackRecord([]byte(z.Member.(string)))
-				if err != nil {
-					t.Fatal(err)
-				}
-				stored += int64(r.Permits)
-				scores = append(scores, window.Score{Permits: int64(r.Permits), At: int64(1000 * z.Score), Added: int64(1000 * z.Score)})
-			}
-			if most, _ := window.LargestScores(scores, rate.Interval); most > rate.Permits {
-				t.Errorf("seed %d: a window holds %d permits of %v", seed, most, rate)
-			}
-			if stored < wanted {
-				t.Errorf("seed %d: the callers have %d permits, Redis %d", seed, wanted, stored)
+			if last > ideal+3*rate.Interval {
+				t.Errorf("seed %d: the last permit of %v was granted at %v, ideally at %v", seed, rate, last, ideal)
 			}
 		})
 	}
+}
+
+// checkTaken compares what callers took from a limiter with its records. It returns when the last permit would have been granted
+// ideally, and when it was.
+func checkTaken(
+	t *testing.T, what string, wants []*want, limiter int, log map[string]redis.Z, rate rratelimiter.Rate,
+) (ideal, last time.Duration) {
+	t.Helper()
+	var taken, stored int64
+	for i, w := range wants {
+		n := w.permits[limiter]
+		some := &rratelimiter.PartlyTakenError{}
+		switch {
+		case n == 0:
+			continue
+		case w.call.Err != nil && !errors.As(w.call.Err, &some):
+			continue
+		case w.call.Err != nil:
+			n = some.Taken
+		}
+		taken += n
+		if !w.call.Ended.Load() {
+			t.Errorf("%s: caller %d waits for %v permits", what, i, w.permits)
+		}
+		ideal = max(ideal, w.at) + time.Duration(n)*rate.Interval/time.Duration(rate.Permits)
+		last = max(last, w.call.At)
+	}
+	var scores []window.Score
+	for _, z := range log {
+		r, err := rratelimiter.UnpackRecord([]byte(z.Member.(string)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored += int64(r.Permits)
+		scores = append(scores, window.Score{Permits: int64(r.Permits), At: int64(1000 * z.Score), Added: int64(1000 * z.Score)})
+	}
+	if most, _ := window.LargestScores(scores, rate.Interval); most > rate.Permits {
+		t.Errorf("%s: a window holds %d permits of %v", what, most, rate)
+	}
+	if stored < taken {
+		t.Errorf("%s: the callers have %d permits, Redis %d", what, taken, stored)
+	}
+	return ideal, last
 }
 
 // Callers of another process that take permits whenever some are free do not stop the caller, nor it them.

@@ -334,7 +334,12 @@ func (w *want) ask(b *rig.Bubble, p *rig.Process, limiters []*rratelimiter.Limit
 			ctx, cancel = context.WithTimeout(ctx, w.patience)
 			defer cancel()
 		}
-		err := p.AcquireAllN(ctx, permits, of...)
+		err := error(nil)
+		if len(of) == 1 {
+			err = of[0].Acquire(ctx, permits[0]) // in instalments, if the limiter has them
+		} else {
+			err = p.AcquireAllN(ctx, permits, of...)
+		}
 		return err == nil, err
 	})
 }
