@@ -193,5 +193,5 @@ func (p *Policy) decided(ctx context.Context) {
 	took, reason := o.last.Sub(o.began), o.reason
 	o.missing = nil
 	o.mu.Unlock()
-	p.logger().InfoContext(ctx, "limits can be checked again", "failed_for", took, "error", reason)
+	p.logger().InfoContext(ctx, "limits can be checked again", "first_to_last_failure", took, "error", reason)
 }

@@ -128,7 +128,7 @@ func TestServerThatHangsHoldsUpOneRequest(t *testing.T) {
 				}
 				lines := book.lines()
 				if len(lines) != 2 || lines[0] != fmt.Sprintf(`level=WARN msg="limits cannot be checked: %s" error="no answer within 100ms"`, c.log) ||
-					!strings.HasPrefix(lines[1], `level=INFO msg="limits can be checked again" failed_for=1`) || !strings.Contains(lines[1], "no answer within 100ms") {
+					!strings.HasPrefix(lines[1], `level=INFO msg="limits can be checked again" first_to_last_failure=1`) || !strings.Contains(lines[1], "no answer within 100ms") {
 					t.Errorf("logged:\n%s", strings.Join(lines, "\n"))
 				}
 			})

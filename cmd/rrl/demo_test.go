@@ -196,7 +196,7 @@ func TestDemoSharesWithOthers(t *testing.T) {
 				t.Error(err)
 			}
 		}
-	}, ", others 20")
+	}, ", others 20", "--rate", "50/5s") // as above
 	if code != 0 {
 		t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 	}

@@ -374,7 +374,7 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 			rate string
 			want string // part of the refusal; "": there is none
 		}{
-			{3_615_000, "1000", "2 live records hold 665,670,573 permits at a rate of 100/s: the limiter would have no free permit for 1h"},
+			{3_556_000, "60000", "2 live records hold 665,670,573 permits at a rate of 100/m: the limiter would have no free permit for 1h"},
 			{-1_800_000, "7200000", "2 live records hold 665,670,573 permits at a rate of 100/2h: the limiter would have no free permit for 1h30m"},
 		} {
 			s.must(s.rdb.FlushDB(t.Context()).Err())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rls"
+	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/httplimit/rules"
 )
 
@@ -66,6 +67,7 @@ after the signal, 503 with the reason.`,
 			return fmt.Errorf("--deny-cache: %d is negative", o.DenyCache)
 		}
 		o.Logger = slog.New(slog.NewTextHandler(s.errs, nil))
+		o.Policy = &httplimit.Policy{Name: "envoy", Failure: httplimit.FailClosed, Logger: o.Logger}
 		server, err := rls.New(ctx, o)
 		if faults := (rules.Faults{}); errors.As(err, &faults) {
 			fmt.Fprintln(s.errs, connect.LastDefence(faults.Error())) // as check-rules

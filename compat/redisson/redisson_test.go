@@ -482,7 +482,7 @@ func TestTopologies(t *testing.T) {
 			continue
 		}
 		for name, opts := range map[string][]redisson.Option{
-			"single":   {redisson.Addr(single.Addr), redisson.Pool(4), redisson.CommandTimeout(time.Second)},
+			"single":   {redisson.Addr(single.Addr), redisson.Pool(4), redisson.CommandTimeout(time.Minute)},
 			"database": {redisson.Addr("redis://" + single.Addr + "/3")},
 			"password": {redisson.Addr("redis://:se%2Fcret@" + locked.Addr)},
 			"user":     {redisson.Addr("redis://default:se%2Fcret@" + locked.Addr)},

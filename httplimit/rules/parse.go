@@ -405,7 +405,7 @@ func (p *parser) values(node *yaml.Node, what string) []*yaml.Node {
 	var values []*yaml.Node
 	for _, v := range list {
 		if v = resolved(v); v.Kind != yaml.ScalarNode || v.Tag == "!!null" {
-			p.fault(v.Line, "%s must be a value, or a list of values", what)
+			p.fault(v.Line, "%s must be a text, or a list of texts", what)
 		} else {
 			values = append(values, v)
 		}

@@ -122,7 +122,7 @@ type Config struct {
 // permits that it gives back after its response. If the rate of a limit changes, earlier grants still count. While
 // processes on one Redis have different files, each process sets the rates of its own file again and again.
 func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) error {
-	return c.watch(ctx, file, func(data []byte) (int, error) {
+	return c.watch(ctx, file, func(data []byte) error {
 		limits, err := Parse(file, data, c.words()...)
 		if err == nil {
 			err = c.needsRedis(limits)
@@ -130,7 +130,7 @@ func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) e
 		if err == nil {
 			guard.SetLimits(c.build(limits)...)
 		}
-		return len(limits), err
+		return err
 	})
 }
 
@@ -139,7 +139,7 @@ func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) e
 //
 //	err := rules.WatchDomains(ctx, "limits.yaml", rules.Config{}, service.SetDomains)
 func WatchDomains(ctx context.Context, file string, c Config, set func([]Domain)) error {
-	return c.watch(ctx, file, func(data []byte) (int, error) {
+	return c.watch(ctx, file, func(data []byte) error {
 		f, err := ParseFile(file, data, c.words()...)
 		if err == nil && f.Domains == nil {
 			err = Faults{{file, 1, noDomains}}
@@ -147,18 +147,17 @@ func WatchDomains(ctx context.Context, file string, c Config, set func([]Domain)
 		if err == nil {
 			set(f.Domains)
 		}
-		return len(f.Domains), err
+		return err
 	})
 }
 
-// watch calls set with the content of a file, now and, in the background, whenever the content has changed. set returns
-// the number of its limits or domains.
-func (c Config) watch(ctx context.Context, file string, set func(data []byte) (int, error)) error {
+// watch calls set with the content of a file, now and, in the background, whenever the content has changed.
+func (c Config) watch(ctx context.Context, file string, set func(data []byte) error) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	if _, err := set(data); err != nil {
+	if err := set(data); err != nil {
 		return err
 	}
 	go c.follow(ctx, file, data, set)
@@ -166,7 +165,7 @@ func (c Config) watch(ctx context.Context, file string, set func(data []byte) (i
 }
 
 // follow calls set whenever the file has new content. last is the content that watch has read.
-func (c Config) follow(ctx context.Context, file string, last []byte, set func(data []byte) (int, error)) {
+func (c Config) follow(ctx context.Context, file string, last []byte, set func(data []byte) error) {
 	every, logger := c.Every, c.Logger
 	if every <= 0 {
 		every = 2 * time.Second
@@ -202,12 +201,13 @@ func (c Config) follow(ctx context.Context, file string, last []byte, set func(d
 			continue
 		}
 		last, changed = data, nil
-		n, err := set(data)
-		if err != nil {
-			logger.ErrorContext(ctx, "the file of rules has faults; the previous rules stay in force", "file", file, "error", err)
+		if err := set(data); err != nil {
+			for fault := range strings.SplitSeq(err.Error(), "\n") {
+				logger.ErrorContext(ctx, "the file of rules has faults; the previous rules stay in force", "error", fault)
+			}
 			continue
 		}
-		logger.InfoContext(ctx, "new rules are in force", "file", file, "limits", n)
+		logger.InfoContext(ctx, "new rules are in force", "file", file)
 	}
 }
 

@@ -327,11 +327,11 @@ func TestAChangedFileIsInForce(t *testing.T) {
 		b.write("limits: {one: {rate: 0/h, key: all}}") // refuses every request
 		time.Sleep(4 * time.Second)
 		b.passes(false, "GET", "/")
-		b.logged("limits=1")
+		b.logged("new rules are in force")
 		b.write("limits: {}")
 		time.Sleep(4 * time.Second)
 		b.passes(true, "GET", "/")
-		b.logged("limits=0")
+		b.logged("new rules are in force")
 		time.Sleep(time.Minute)
 		b.logged()
 	})
@@ -342,11 +342,18 @@ func TestABadFileChangesNothing(t *testing.T) {
 		const good = "limits: {one: {rate: 1/h, key: all}}"
 		b := newBench(t, good)
 		b.passes(true, "GET", "/")
-		for _, text := range []string{"", "limits:", "limits: {one: {rate: 1/h, key: all}, two: {rate: 1}}"} {
-			b.write(text)
+		for _, bad := range []struct {
+			text   string
+			logged []string // once
+		}{
+			{"", []string{"limits.yaml:1: "}},
+			{"limits:", []string{"limits.yaml:1: "}},
+			{"limits: {one: {rate: 1/h, key: all}, two: {rate: 1}}", []string{"two: it has no field", "two: rate: "}},
+		} {
+			b.write(bad.text)
 			time.Sleep(time.Minute)
 			b.passes(false, "GET", "/")
-			b.logged("has faults") // once
+			b.logged(bad.logged...)
 		}
 		b.write(good)
 		time.Sleep(time.Minute)
@@ -403,7 +410,7 @@ func TestRequestsKeepTheRulesThatTheyBeganWith(t *testing.T) {
 		synctest.Wait()
 		b.write("limits: {}")
 		time.Sleep(5 * time.Second)
-		b.logged("limits=0")
+		b.logged("new rules are in force")
 		b.passes(true, "GET", "/")
 		if took := time.Since(began); took != 5*time.Second {
 			t.Errorf("a request under the new rules took %v", took)

@@ -357,9 +357,7 @@ func fallBackByNodes(
 	t.Logf("healthy server: p99 %v of %d calls before, %v of %d meanwhile; back to the one that hung within %v, to the dead one %v",
 		before.percentile(99), len(before), others.percentile(99), len(others), hangs, dies)
 
-	for _, c := range others.where(failed) {
-		t.Errorf("on the healthy server: %v", c.err)
-	}
+	r.served(t, "on the healthy server", others)
 	r.atMost("99 of 100 calls to the healthy server", others.percentile(99), quick(before, others))
 	decided, asked := map[string]int{}, map[string]int{}
 	for _, d := range o.decisions() {

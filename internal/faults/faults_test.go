@@ -284,6 +284,18 @@ func (r *round) atMost(what string, took, limit time.Duration) bool {
 	return took <= limit
 }
 
+// served judges calls that a fault elsewhere must not touch. One without an answer within its time was too slow; no other error may be.
+func (r *round) served(t *testing.T, what string, all calls) {
+	t.Helper()
+	for _, c := range all.where(failed) {
+		if errors.Is(c.err, os.ErrDeadlineExceeded) {
+			r.slow = append(r.slow, fmt.Sprintf("%s: %v", what, c.err))
+		} else {
+			t.Errorf("%s: %v", what, c.err)
+		}
+	}
+}
+
 // A worst is the measurement of a row that several subtests make: the longest beyond the machine's own lateness.
 type worst struct{ took, late time.Duration }
 

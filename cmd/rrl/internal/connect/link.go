@@ -26,7 +26,8 @@ type Link struct {
 const retryAfter = time.Second
 
 // Dial connects as Open does. If the server does not answer, Dial says so in a line to errs, and tries again in the
-// background until ctx ends. All other errors are returned, such as those of an address or a password.
+// background until ctx ends. All other errors are returned, such as those of an address or a password. Those of a later attempt
+// are lines, too.
 func Dial(ctx context.Context, f Flags, errs io.Writer) (*Link, error) {
 	ctx, stop := context.WithCancel(ctx)
 	l := &Link{flags: f, stop: stop, ended: make(chan struct{})}
@@ -57,15 +58,21 @@ func (l *Link) attempt(ctx context.Context) error {
 
 func (l *Link) keepTrying(ctx context.Context, errs io.Writer) {
 	defer close(l.ended)
+	said := ""
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(retryAfter):
 		}
-		if l.attempt(ctx) == nil {
+		err := l.attempt(ctx)
+		if err == nil {
 			fmt.Fprintln(errs, "rrl: "+l.server.Load().Where+" answers")
 			return
+		}
+		if text := LastDefence(err.Error()); !Unanswered(err) && text != said && ctx.Err() == nil {
+			fmt.Fprintln(errs, "rrl: "+text)
+			said = text
 		}
 	}
 }

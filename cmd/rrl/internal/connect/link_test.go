@@ -2,6 +2,7 @@ package connect
 
 import (
 	"io"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -48,11 +49,48 @@ func TestALinkNeedsAnAddressAndAPassword(t *testing.T) {
 	if err := locked.Client().ConfigSet(t.Context(), "requirepass", "hush").Err(); err != nil {
 		t.Fatal(err)
 	}
-	for address, part := range map[string]string{"nowhere": "--redis is not an address", locked.URL(): "set RRL_PASSWORD"} {
+	open := redistest.Shared(t)
+	for address, part := range map[string]string{
+		"nowhere":    "--redis is not an address",
+		locked.URL(): "set RRL_PASSWORD",
+		strings.Replace(locked.URL(), "//", "//:wrong@", 1):             "the password or the user is wrong",
+		strings.Replace(locked.URL(), "//", "//nobody:hush@", 1):        "the password or the user is wrong",
+		regexp.MustCompile(`/\d+$`).ReplaceAllString(open.URL(), "/99"): "DB index is out of range",
+	} {
 		if _, err := Dial(t.Context(), Flags{Address: address, Timeout: time.Minute}, io.Discard); err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%s: %v, want %s", address, err, part)
 		}
 	}
+}
+
+// What a server that was away at the start refuses later is told once.
+func TestALinkThatIsRefusedLater(t *testing.T) {
+	server := redistest.Real(t)
+	server.Kill()
+	said := make(lines, 10)
+	l, err := Dial(t.Context(), Flags{Address: regexp.MustCompile(`/\d+$`).ReplaceAllString(server.URL(), "/99")}, said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Restart()
+	for _, part := range []string{"Redis does not answer", "DB index is out of range"} {
+		if line := <-said; !strings.Contains(line, part) {
+			t.Errorf("it says %q, want %q", line, part)
+		}
+	}
+	time.Sleep(2 * retryAfter) // two more attempts
+	l.Close()
+	if len(said) > 0 {
+		t.Errorf("it says %q", <-said)
+	}
+}
+
+// lines gets what is written.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
 }
 
 func TestALinkToAServerThatHangs(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -94,15 +95,22 @@ type unmet struct{ error }
 
 func (u unmet) Unwrap() error { return u.error }
 
-// greet returns an error if the server does not reply. It sets clustered if a single server is a node of a cluster.
+// refusals are parts of the errors of a server that does not accept the password, the user or the database number.
+var refusals = []string{"NOAUTH", "WRONGPASS", "invalid password", "DB index"}
+
+// greet returns an error if the server does not reply, or refuses the client. Any other error is an answer: the user may lack the
+// permission for INFO. greet sets clustered if a single server is a node of a cluster.
 func (s *Server) greet(ctx context.Context, clustered *bool) error {
 	if nodes, cluster := s.Redis.(*redis.ClusterClient); cluster { // an error if no node replies with the list of nodes
 		return nodes.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
 	}
 	info, err := s.Redis.Info(ctx, "cluster").Result()
 	var answer redis.Error
-	if err != nil && (!errors.As(err, &answer) || redis.HasErrorPrefix(err, "NOAUTH")) {
-		return err
+	if err != nil {
+		refused := slices.ContainsFunc(refusals, func(part string) bool { return strings.Contains(err.Error(), part) })
+		if refused || !errors.As(err, &answer) {
+			return err
+		}
 	}
 	*clustered = s.Options != nil && s.Options.Network != "unix" && strings.Contains(info, "cluster_enabled:1")
 	return nil

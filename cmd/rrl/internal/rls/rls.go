@@ -150,7 +150,14 @@ func (s *Server) handler(ctx context.Context, link *connect.Link) http.Handler {
 
 // drain ends a server: it waits for the requests in flight, but not longer than most.
 func drain(server *grpc.Server, most time.Duration) {
-	late := time.AfterFunc(most, server.Stop)
-	defer late.Stop()
-	server.GracefulStop()
+	drained := make(chan struct{})
+	go func() {
+		server.GracefulStop()
+		close(drained)
+	}()
+	select {
+	case <-drained:
+	case <-time.After(most):
+		go server.Stop() // waits up to two minutes for connections that have sent nothing
+	}
 }

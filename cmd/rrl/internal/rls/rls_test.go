@@ -307,6 +307,26 @@ func (h hold) wait() {
 	<-h.released
 }
 
+// A connection that sends nothing does not delay the end.
+func TestASilentConnectionAtTheEnd(t *testing.T) {
+	r := start(t, redistest.Embedded(t), oneAnHour, Options{Drain: 10 * time.Millisecond})
+	silent, err := net.Dial("tcp", r.conn.Target())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	r.serves() // by another connection, after the silent one
+	r.stop()
+	select {
+	case err := <-r.ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute): // gRPC waits for two minutes
+		t.Error("it waits for a connection that sends nothing")
+	}
+}
+
 // At the end, a request in flight gets its response. One that takes too long does not.
 func TestRequestsInFlightAtTheEnd(t *testing.T) {
 	for _, drain := range []time.Duration{time.Minute, time.Millisecond} {
