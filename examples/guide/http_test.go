@@ -220,8 +220,14 @@ func TestRequestsWithoutAKeyHaveTheirOwnLimit(t *testing.T) {
 }
 
 func failedLogins(client *rratelimiter.Client, addr httplimit.ClientAddr) *httplimit.Guard {
+	login := func(r *http.Request) string {
+		if httplimit.Path(r) != "/login" {
+			return ""
+		}
+		return addr.Key(r)
+	}
 	guard := httplimit.New(
-		httplimit.Per(client, "failed logins", rratelimiter.PerHour(5), addr.Key).
+		httplimit.Per(client, "failed logins", rratelimiter.PerHour(5), login).
 			CountIf(func(status int, _ http.Header) bool { return status == http.StatusUnauthorized }),
 	)
 	return guard
@@ -242,7 +248,7 @@ func byTokens(client *rratelimiter.Client, apiKey httplimit.Key) *httplimit.Guar
 func TestRequestsCountByTheirResponses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := limittest.NewRealTime(t).Client()
-		served := func(guard *httplimit.Guard, status int, tokens string) (n int) {
+		served := func(guard *httplimit.Guard, path string, status int, tokens string) (n int) {
 			guard.Policy = &httplimit.Policy{Bound: patience}
 			h := guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				w.WriteHeader(status)
@@ -250,7 +256,7 @@ func TestRequestsCountByTheirResponses(t *testing.T) {
 				n++
 			}))
 			for range 100 {
-				r := httptest.NewRequest(http.MethodGet, "/", nil)
+				r := httptest.NewRequest(http.MethodGet, path, nil)
 				r.Header.Set("X-API-Key", "k")
 				h.ServeHTTP(httptest.NewRecorder(), r)
 				synctest.Wait()
@@ -258,10 +264,13 @@ func TestRequestsCountByTheirResponses(t *testing.T) {
 			return n
 		}
 		logins := failedLogins(client, httplimit.ClientAddr{})
-		if right, wrong := served(logins, 200, ""), served(logins, 401, ""); right != 100 || wrong != 5 {
+		if right, wrong := served(logins, "/login/", 200, ""), served(logins, "/login;x", 401, ""); right != 100 || wrong != 5 {
 			t.Errorf("%d right logins were served, %d wrong ones", right, wrong)
 		}
-		if n := served(byTokens(client, httplimit.Header("X-API-Key")), 200, "2000"); n != 49 { // the 50th could need 4000
+		if n := served(logins, "/other", 401, ""); n != 100 {
+			t.Errorf("%d requests of another path were served", n)
+		}
+		if n := served(byTokens(client, httplimit.Header("X-API-Key")), "/", 200, "2000"); n != 49 { // the 50th could need 4000
 			t.Errorf("%d calls of 2000 tokens were served", n)
 		}
 	})
