@@ -57,6 +57,8 @@ type Server struct {
 	realTime bool
 	bubble   bool // created in a testing/synctest bubble
 
+	dialing sync.Mutex // guards closed
+	closed  bool
 	moving  sync.Mutex // held while the clock moves
 	mu      sync.Mutex // guards now and clients
 	now     time.Time
@@ -98,17 +100,25 @@ func start(realTime bool, fail func(string, ...any)) *Server {
 	s.server.ClockTTL(true)
 	s.rdb = redis.NewClient(&redis.Options{
 		Addr: "127.0.0.1:6379", // not used; a host name would need a lookup, which does not work in a bubble
-		Dialer: func(context.Context, string, string) (net.Conn, error) {
-			pipe, err := s.server.Dial()
-			if err != nil {
-				return nil, err
-			}
-			return roomy.Conn(pipe), nil
-		},
+		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return s.dial() },
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	return s
+}
+
+// dial connects to the server, unless it is closed: the probe of a node can come later, and the server would start again.
+func (s *Server) dial() (net.Conn, error) {
+	s.dialing.Lock()
+	defer s.dialing.Unlock()
+	if s.closed {
+		return nil, redis.ErrClosed
+	}
+	pipe, err := s.server.Dial()
+	if err != nil {
+		return nil, err
+	}
+	return roomy.Conn(pipe), nil
 }
 
 // settleBubble waits until all other goroutines of the bubble are blocked, and returns whether it runs in a bubble.
@@ -133,6 +143,9 @@ func (s *Server) Close() {
 		time.Sleep(10 * time.Millisecond)
 	}
 	s.settle()
+	s.dialing.Lock()
+	s.closed = true
+	s.dialing.Unlock()
 	s.server.Close()
 }
 

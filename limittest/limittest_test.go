@@ -221,6 +221,17 @@ func TestCloseEndsWaiting(t *testing.T) {
 	})
 }
 
+// The probe of a node can come later. It must not start the server again.
+func TestNoConnectionAfterClose(t *testing.T) {
+	s := limittest.Start()
+	dial := s.Redis().Options().Dialer
+	s.Close()
+	if conn, err := dial(t.Context(), "", ""); err == nil {
+		conn.Close()
+		t.Error("the server is there again")
+	}
+}
+
 func TestFailedServer(t *testing.T) {
 	s := limittest.New(t)
 	l := s.Client().RateLimiter("jobs", rratelimiter.WithRate(rratelimiter.PerHour(1)))

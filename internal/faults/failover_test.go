@@ -34,11 +34,11 @@ func copied(t *testing.T, server *redistest.Server, replicas int, key string) {
 }
 
 // bounded fails the test if a call failed with an error that a missing or replaced server does not cause, or took
-// longer than a call may.
+// longer than a call may, beyond the machine's own lateness.
 func bounded(t *testing.T, got calls) {
 	t.Helper()
 	for _, c := range got {
-		if c.took() > callTimeout+slack {
+		if c.took() > callTimeout+slack+machine*got.lateness(99) {
 			t.Errorf("a call took %v: %v", c.took(), c.err)
 		}
 		if errors.Is(c.err, rratelimiter.ErrNotInitialized) || errors.Is(c.err, redis.ErrClosed) {
@@ -100,6 +100,10 @@ const reload = 500 * time.Millisecond
 // TestClusterFailover: only the limiters of a master that dies are affected, until its replica has taken over.
 func TestClusterFailover(t *testing.T) {
 	t.Parallel()
+	inRounds(t, failOver)
+}
+
+func failOver(t *testing.T, r *round) {
 	const each = 20 // limiters on a node
 	// By default a cluster refuses all calls (CLUSTERDOWN) while some of its slots have no master.
 	nodes := redistest.ReplicatedCluster(t, 3, "--cluster-require-full-coverage", "no")
@@ -136,12 +140,8 @@ func TestClusterFailover(t *testing.T) {
 	bounded(t, onSick)
 	t.Logf("replaced after %v; on its limiters %d calls, %d failed; on others %d calls, p99 %v",
 		replaced.Sub(died), len(onSick), len(onSick.where(failed)), len(onWell), onWell.percentile(99))
-	for _, c := range onWell.where(failed) {
-		t.Errorf("on another node: %v", c.err)
-	}
-	if p50 := onWell.percentile(50); p50 > callTimeout/4 { // a busy machine delays some
-		t.Errorf("on other nodes half of the calls took up to %v", p50)
-	}
+	r.served(t, "on another node", onWell)
+	r.atMost("half of the calls to other nodes", onWell.percentile(50), callTimeout/4) // a busy machine delays some
 	balanced(t, int64(len(well)), onWell, well...)
 	for _, l := range sick {
 		if state, err := l.State(t.Context()); err != nil || !state.Consistent || state.Used < 1 {

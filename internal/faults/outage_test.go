@@ -38,6 +38,11 @@ const (
 
 func TestOutageOfThePage(t *testing.T) {
 	t.Parallel()
+	inRounds(t, drawOutage)
+}
+
+// drawOutage draws a run. On a busy machine, a run can lack a kind of answer.
+func drawOutage(t *testing.T, r *round) {
 	const killed, back, total, every = time.Second, 4 * time.Second, 6 * time.Second, 20 * time.Millisecond
 	server := redistest.Real(t)
 	began := time.Now()
@@ -107,7 +112,8 @@ func TestOutageOfThePage(t *testing.T) {
 				}
 			}
 			if len(took) == 0 {
-				t.Fatalf("%s: no request got %s", s.title, kind)
+				r.slow = append(r.slow, fmt.Sprintf("%s: no request got %s", s.title, kind))
+				return
 			}
 			slices.Sort(took)
 			median, precision := took[len(took)/2], time.Millisecond
