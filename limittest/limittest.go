@@ -99,7 +99,7 @@ func start(realTime bool, fail func(string, ...any)) *Server {
 	}
 	s.server.ClockTTL(true)
 	s.rdb = redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:6379", // not used; a host name would need a lookup, which does not work in a bubble
+		Addr:                     "127.0.0.1:6379", // not used; a name would need a lookup, which fails in a bubble
 		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return s.dial() },
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
