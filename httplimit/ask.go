@@ -13,7 +13,7 @@ import (
 
 // askAll checks limiters of one client in one call. If one call cannot check the limits, or if one of them has an
 // invalid configuration, askApart checks them.
-func (p *Policy) askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
+func (p *Policy) askAll(ctx *bound, claims []Claim) ([]Answer, error) {
 	settles := slices.ContainsFunc(claims, Claim.settles)
 	if len(claims) == 1 && !settles { // nothing to give back
 		r, err := p.try(ctx, claims[0])
@@ -25,7 +25,8 @@ func (p *Policy) askAll(ctx context.Context, claims []Claim) ([]Answer, error) {
 		case err != nil:
 			return nil, err
 		}
-		return []Answer{{Claim: claims[0], Result: r, Refused: !r.Allowed}}, nil
+		ctx.answer[0] = Answer{Claim: claims[0], Result: r, Refused: !r.Allowed}
+		return ctx.answer[:], nil
 	}
 	limiters, permits := together(claims)
 	if len(claims) == 1 || limiters == nil {

@@ -12,6 +12,7 @@ type bound struct {
 	context.Context // the caller's
 	until           time.Time
 	time            time.Duration
+	answer          [1]Answer // memory for the answer of a single limit, which saves an allocation
 
 	mu    sync.Mutex      // guards the fields below
 	timed context.Context // with the timer; nil: nobody waits
