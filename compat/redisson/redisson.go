@@ -156,10 +156,14 @@ type call struct {
 }
 
 // Start builds the harness for a version where that has not been done, starts it, and stops it when
-// the test ends. If the test has failed by then, what the JVM wrote to stderr is logged.
+// the test ends. If the test has failed by then, what the JVM wrote to stderr is logged. Redisson's first command has 3 s: on a
+// busy machine that can be too short, so Start tries up to three times.
 func Start(tb testing.TB, version string, opts ...Option) *Process {
 	tb.Helper()
 	p, err := Open(context.Background(), version, opts...)
+	for attempt := 1; attempt < 3 && err != nil && strings.Contains(err.Error(), "RedisTimeoutException"); attempt++ {
+		p, err = Open(context.Background(), version, opts...)
+	}
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -144,13 +144,9 @@ func fallBack(t *testing.T, r *round, takeAway func(*redistest.Server) (back fun
 	late := o.last().Sub(returned)
 	t.Logf("before: p99 %v; away: the longest %v, once it was known p99 %v of %d; last decision in the process %v after its return",
 		before.percentile(99), during.percentile(100), later.percentile(99), len(later), late)
-	if longest, limit := during.percentile(100), timeout+slack; longest > limit {
-		t.Errorf("a caller waited %v, not %v", longest, limit)
-	}
+	r.atMost("the caller that waited longest", during.percentile(100), timeout+slack)
 	r.atMost("99 of 100 callers, once it was known that Redis is away", later.percentile(99), quick(before, later)/2)
-	if late > away-200*time.Millisecond {
-		t.Errorf("%v after its return Redis did not decide again", late)
-	}
+	r.atMost("the last decision in the process after the return of Redis", late, away-200*time.Millisecond)
 	sum := int64(0)
 	for _, granted := range granted {
 		var local []window.Grant
