@@ -282,7 +282,7 @@ func TestRules(t *testing.T) {
 			if here.said(e.call.kind) != e.here {
 				t.Errorf("Go, %v:\n got %q\nwant %q", e.call, here.said(e.call.kind), e.here)
 			}
-			if _, err := w.begin(t.Context(), e.before.state()); err != nil {
+			if before, err = w.begin(t.Context(), e.before.state()); err != nil { // with TTLs from now on
 				t.Fatal(err)
 			}
 			if _, differences, err := w.compare(t.Context(), &comparison{version: e.version, call: e.call, before: before}, by); err != nil || len(differences) > 0 {
