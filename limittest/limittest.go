@@ -100,7 +100,7 @@ func start(realTime bool, fail func(string, ...any)) *Server {
 	s.server.ClockTTL(true)
 	s.rdb = redis.NewClient(&redis.Options{
 		Addr:                     "127.0.0.1:6379", // not used; a name would need a lookup, which fails in a bubble
-		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return s.dial() },
+		Dialer:                   s.dial,
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
@@ -108,7 +108,7 @@ func start(realTime bool, fail func(string, ...any)) *Server {
 }
 
 // dial connects to the server, unless it is closed: the probe of a node can come later, and the server would start again.
-func (s *Server) dial() (net.Conn, error) {
+func (s *Server) dial(context.Context, string, string) (net.Conn, error) {
 	s.dialing.Lock()
 	defer s.dialing.Unlock()
 	if s.closed {

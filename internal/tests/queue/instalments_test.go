@@ -216,14 +216,14 @@ func checkTaken(
 	var taken, stored int64
 	for i, w := range wants {
 		n := w.permits[limiter]
-		some := &rratelimiter.PartlyTakenError{}
-		switch {
-		case n == 0:
-			continue
-		case w.call.Err != nil && !errors.As(w.call.Err, &some):
-			continue
-		case w.call.Err != nil:
+		var some *rratelimiter.PartlyTakenError
+		if n > 0 && errors.As(w.call.Err, &some) {
 			n = some.Taken
+		} else if w.call.Err != nil {
+			n = 0
+		}
+		if n == 0 {
+			continue
 		}
 		taken += n
 		if !w.call.Ended.Load() {

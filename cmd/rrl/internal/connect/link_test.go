@@ -1,14 +1,15 @@
-package connect
+package connect_test
 
 import (
 	"io"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
+	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rrltest"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestALinkToACluster(t *testing.T) {
 	nodes := redistest.Cluster(t, 3)
 	nodes.Servers[0].Kill()
-	l, err := Dial(t.Context(), Flags{Address: nodes.Addrs()[0], Timeout: time.Minute}, io.Discard)
+	l, err := connect.Dial(t.Context(), connect.Flags{Address: nodes.Addrs()[0], Timeout: time.Minute}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,15 +50,14 @@ func TestALinkNeedsAnAddressAndAPassword(t *testing.T) {
 	if err := locked.Client().ConfigSet(t.Context(), "requirepass", "hush").Err(); err != nil {
 		t.Fatal(err)
 	}
-	open := redistest.Shared(t)
 	for address, part := range map[string]string{
-		"nowhere":    "--redis is not an address",
-		locked.URL(): "set RRL_PASSWORD",
-		strings.Replace(locked.URL(), "//", "//:wrong@", 1):             "the password or the user is wrong",
-		strings.Replace(locked.URL(), "//", "//nobody:hush@", 1):        "the password or the user is wrong",
-		regexp.MustCompile(`/\d+$`).ReplaceAllString(open.URL(), "/99"): "DB index is out of range",
+		"nowhere":                                     "--redis is not an address",
+		locked.URL():                                  "set RRL_PASSWORD",
+		"redis://:wrong@" + locked.Addr:               "the password or the user is wrong",
+		"redis://nobody:hush@" + locked.Addr:          "the password or the user is wrong",
+		"redis://" + redistest.Shared(t).Addr + "/99": "DB index is out of range",
 	} {
-		if _, err := Dial(t.Context(), Flags{Address: address, Timeout: time.Minute}, io.Discard); err == nil || !strings.Contains(err.Error(), part) {
+		if _, err := connect.Dial(t.Context(), connect.Flags{Address: address, Timeout: time.Minute}, io.Discard); err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("%s: %v, want %s", address, err, part)
 		}
 	}
@@ -67,8 +67,8 @@ func TestALinkNeedsAnAddressAndAPassword(t *testing.T) {
 func TestALinkThatIsRefusedLater(t *testing.T) {
 	server := redistest.Real(t)
 	server.Kill()
-	said := make(lines, 10)
-	l, err := Dial(t.Context(), Flags{Address: regexp.MustCompile(`/\d+$`).ReplaceAllString(server.URL(), "/99")}, said)
+	said := make(rrltest.Lines, 10)
+	l, err := connect.Dial(t.Context(), connect.Flags{Address: "redis://" + server.Addr + "/99"}, said)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,25 +78,17 @@ func TestALinkThatIsRefusedLater(t *testing.T) {
 			t.Errorf("it says %q, want %q", line, part)
 		}
 	}
-	time.Sleep(2 * retryAfter) // two more attempts
+	time.Sleep(2 * time.Second) // two more attempts
 	l.Close()
 	if len(said) > 0 {
 		t.Errorf("it says %q", <-said)
 	}
 }
 
-// lines gets what is written.
-type lines chan string
-
-func (l lines) Write(line []byte) (int, error) {
-	l <- string(line)
-	return len(line), nil
-}
-
 func TestALinkToAServerThatHangs(t *testing.T) {
 	server := redistest.Real(t)
 	server.Pause()
-	l, err := Dial(t.Context(), Flags{Address: server.URL(), Timeout: 300 * time.Millisecond}, io.Discard)
+	l, err := connect.Dial(t.Context(), connect.Flags{Address: server.URL(), Timeout: 300 * time.Millisecond}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +103,7 @@ func TestALinkToAServerThatHangs(t *testing.T) {
 }
 
 func TestClosingALinkEndsItsAttempts(t *testing.T) {
-	l, err := Dial(t.Context(), Flags{Address: redistest.Nowhere(t)}, io.Discard)
+	l, err := connect.Dial(t.Context(), connect.Flags{Address: redistest.Nowhere(t)}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -203,7 +203,7 @@ func TestRedisIsAway(t *testing.T) {
 		s.Kill()
 		logged := make(chan string, 10)
 		r := start(t, s, "domains: {shop: [{key: user, rate: 5/h}]}",
-			Options{Drain: time.Minute, Logger: slog.New(slog.NewTextHandler(lines(logged), nil))})
+			Options{Drain: time.Minute, Logger: slog.New(slog.NewTextHandler(rrltest.Lines(logged), nil))})
 		r.awaits("/healthz", 200, "ok")
 		r.awaits("/readyz", 503, "connection refused; is Redis there?")
 		if got := r.health(""); got != "NOT_SERVING" {
@@ -255,7 +255,7 @@ func TestReadyWithTheService(t *testing.T) {
 func TestNewRulesWithoutARestart(t *testing.T) {
 	s := redistest.Embedded(t)
 	logged := make(chan string, 10)
-	r := start(t, s, oneAnHour, Options{Drain: time.Minute, Logger: slog.New(slog.NewTextHandler(lines(logged), nil))})
+	r := start(t, s, oneAnHour, Options{Drain: time.Minute, Logger: slog.New(slog.NewTextHandler(rrltest.Lines(logged), nil))})
 	r.serves()
 	r.answers("OK")
 	r.answers("OVER_LIMIT")
@@ -270,14 +270,6 @@ func TestNewRulesWithoutARestart(t *testing.T) {
 	}
 	r.answers("OK")
 	r.answers("OVER_LIMIT")
-}
-
-// lines passes on each line of a logger.
-type lines chan string
-
-func (l lines) Write(line []byte) (int, error) {
-	l <- string(line)
-	return len(line), nil
 }
 
 // A hold holds back the commands of a client.

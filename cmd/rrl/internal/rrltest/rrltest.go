@@ -84,3 +84,11 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// Lines passes on each line that is written to it, such as those of a logger.
+type Lines chan string
+
+func (l Lines) Write(line []byte) (int, error) {
+	l <- string(line)
+	return len(line), nil
+}
