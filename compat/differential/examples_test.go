@@ -96,6 +96,13 @@ var examples = []struct {
 		here: `1; shared value "1" 2@-20 2@-10`,
 	},
 	{
+		rule: "a negative request holds no permits", version: "4.7.0", // without a type, the records of the new type count
+		before: sketch{fields: "rate=5 interval=1000", shared: "6 4294967295@-10", clients: "6 4294967295@-10"},
+		call:   call{kind: setRateArgs, rate: config{5, 1000, 1, 0}, keep: true},
+		java:   `yes; map[interval:1000 keepAliveTime:0 rate:5 type:1]; shared value "6" 4294967295@-10; client's value "0" 4294967295@-10`,
+		here:   `yes; map[interval:1000 rate:5 type:1]; shared value "6" 4294967295@-10; client's value "5" value lives 1m0s`,
+	},
+	{
 		rule: "records of every format count", version: "3.17.5",
 		before: sketch{fields: limit, shared: "1 4@-1000", format: rratelimiter.Redisson313},
 		call:   call{kind: tryAcquire, n: 2},

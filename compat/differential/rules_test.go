@@ -97,8 +97,7 @@ func doubtful(permits, rate int64) bool { return permits >= 1<<31 && permits > r
 
 // believe replaces the live records with doubtful permits by one with as many as the free permits and the other records leave
 // of the rate, and reports whether it did.
-func (c *comparison) believe(s *state, rate, edge int64) bool {
-	p := s.pair()
+func (p *pair) believe(rate, edge int64) bool {
 	value, whole := p.number()
 	expired, live, _ := p.sums(edge)
 	var sum int64
@@ -131,9 +130,9 @@ func (c *comparison) believe(s *state, rate, edge int64) bool {
 	return true
 }
 
-// believes does so for the state before the call, too.
-func (c *comparison) believes(rate, edge int64) bool {
-	if !c.believe(&c.start, rate, edge) {
+// believes does so in the pair of a type, and in the state before the call, too.
+func (c *comparison) believes(kind int, rate, edge int64) bool {
+	if !c.start.pairs[kind].believe(rate, edge) {
 		return false
 	}
 	c.before.pairs = c.start.clone().pairs
@@ -176,14 +175,14 @@ var rules = []rule{
 			case c.call.kind == updateRate && c.before.fields["rate"] == "":
 				return false // sets nothing
 			case c.call.keep && (c.start.fields["type"] == "" || c.start.fields["type"] == strconv.FormatInt(c.call.rate.kind, 10)):
-				return c.believes(max(rate, c.call.rate.rate), c.now-c.call.rate.interval)
+				return c.believes(int(c.call.rate.kind), max(rate, c.call.rate.rate), c.now-c.call.rate.interval)
 			case !c.acquires():
 				return false
 			case c.call.kind == look:
-				return c.believe(&c.start, rate, edge)
+				return p.believe(rate, edge)
 			case c.checked || !whole || value < 0 || value+expired > rate:
-				return c.believes(rate, edge)
-			case c.call.kind == release && c.believes(rate, edge):
+				return c.believes(c.start.kind(), rate, edge)
+			case c.call.kind == release && c.believes(c.start.kind(), rate, edge):
 				c.checked = true // it adds up the records if it meets such a one
 				return true
 			}
