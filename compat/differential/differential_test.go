@@ -635,19 +635,26 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// TestNegativeValueAmongManyRecords: even where there are too many records to add up, expired ones do not lift a
-// negative value above the rate.
+// TestNegativeValueAmongManyRecords: where there are too many records to add up, expired ones do not lift a negative value
+// above the rate, and the record of a negative request stays.
 func TestNegativeValueAmongManyRecords(t *testing.T) {
 	w := newWorld(t, learn(t), redistest.Shared(t), "negative")
-	s := sketch{fields: "rate=2 interval=1000 type=0", shared: "-1" + strings.Repeat(" 1@-1000", 10) + strings.Repeat(" 1@-1", checked+1)}
-	before, err := w.begin(t.Context(), s.state())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &comparison{version: newest, call: call{kind: tryAcquire, n: 1}, before: before}
-	_, differences, err := w.compare(t.Context(), c, newCallers(w)[0])
-	if err != nil || len(differences) > 0 || c.wanted.granted {
-		t.Errorf("%v\n%s", err, strings.Join(differences, "\n"))
+	by := newCallers(w)[0]
+	for name, s := range map[string]sketch{
+		"expired":            {fields: "rate=2 interval=1000 type=0", shared: "-1" + strings.Repeat(" 1@-1000", 10) + strings.Repeat(" 1@-1", checked+1)},
+		"a negative request": {fields: "rate=256 interval=1000 type=0", shared: "-1 4294967295@-2" + strings.Repeat(" 1@-1", checked)},
+	} {
+		for _, call := range []call{{kind: available}, {kind: tryAcquire, n: 1}} { // the first one may check the records, the second does not
+			before, err := w.begin(t.Context(), s.state())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := &comparison{version: newest, call: call, before: before}
+			_, differences, err := w.compare(t.Context(), c, by)
+			if err != nil || len(differences) > 0 || c.wanted.granted {
+				t.Errorf("%s, %v: %v\n%s", name, call, err, strings.Join(differences, "\n"))
+			}
+		}
 	}
 }
 

@@ -170,7 +170,7 @@ var rules = []rule{
 			p := c.start.pair()
 			value, whole := p.number()
 			rate, edge := c.start.number("rate"), c.edge()
-			expired, _, _ := p.sums(edge)
+			expired, _, living := p.sums(edge)
 			switch {
 			case c.call.kind == updateRate && c.before.fields["rate"] == "":
 				return false // sets nothing
@@ -180,7 +180,7 @@ var rules = []rule{
 				return false
 			case c.call.kind == look:
 				return p.believe(rate, edge)
-			case c.checked || !whole || value < 0 || value+expired > rate:
+			case c.checked || !whole || value < 0 && len(living) <= checked || value+expired > rate:
 				return c.believes(c.start.kind(), rate, edge)
 			case c.call.kind == release && c.believes(c.start.kind(), rate, edge):
 				c.checked = true // it adds up the records if it meets such a one
