@@ -5,6 +5,7 @@ package redistest
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -81,16 +82,10 @@ func launch(binary, dir string, cluster bool, secure *TLS, args []string) (*proc
 
 // findServer returns the path of redis-server, or an error that says how to get it.
 func findServer() (string, error) {
-	name, named := os.LookupEnv(serverEnv)
-	for _, r := range Releases {
-		if name == r.Name {
-			return r.find()
-		}
+	if r, named := namedRelease(); named {
+		return r.find()
 	}
-	if !named || name == "" {
-		name = "redis-server"
-	}
-	path, err := exec.LookPath(name)
+	path, err := exec.LookPath(cmp.Or(os.Getenv(serverEnv), "redis-server"))
 	if err != nil {
 		return "", fmt.Errorf("%w\nThese tests need a real redis-server, 6.2 or later:\n"+
 			"\tDebian, Ubuntu: apt-get install -y redis-server   (make deps does it)\n"+

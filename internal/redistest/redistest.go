@@ -9,9 +9,9 @@
 //
 // A missing redis-server fails a test. Only with go test -short, tests use the embedded server alone, and those that
 // need a real one are skipped. RRATELIMITER_REDIS_SERVER names another binary than the one in PATH, or one of the
-// Releases that scripts/deps keeps, such as "Valkey 9.1"; Use does so for one test. If the named binary has no TLS,
-// tests of TLS are skipped. A process started here ends with the test that started it, or with Main. On Linux the
-// kernel also ends it when the test binary ends for any reason.
+// Releases that scripts/deps keeps, such as "Valkey 9.1": then Each uses that server alone. Use names one for one test. If the
+// named binary has no TLS, tests of TLS are skipped. A process started here ends with the test that started it, or with
+// Main. On Linux the kernel also ends it when the test binary ends for any reason.
 //
 // This file has the servers as tests see them; process.go the redis-server process, ports.go its port, releases.go the
 // Releases, shared.go the processes that tests share, cluster.go the cluster, sentinel.go the sentinels, tls.go the
@@ -99,11 +99,16 @@ func Open(dir string, args ...string) (addr string, stop func(), err error) {
 
 // Each runs the body as subtest "embedded" on a fresh embedded server, as subtest "redis" on an empty
 // database of the real server that tests share, and as subtest "redis 6.2, RESP2" on one of the oldest. The
-// three run at the same time, so state that they share must be safe for concurrent use.
+// three run at the same time, so state that they share must be safe for concurrent use. If the environment names a release,
+// the body runs on that alone.
 func Each(t *testing.T, body func(t *testing.T, s *Server)) {
 	t.Helper()
 	if testing.Short() {
 		t.Run("embedded", func(t *testing.T) { body(t, Embedded(t)) })
+		return
+	}
+	if _, named := namedRelease(); named {
+		t.Run("redis", func(t *testing.T) { body(t, Shared(t)) })
 		return
 	}
 	var group sync.WaitGroup

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) { Main(m) }
 var ctx = context.Background()
 
 func TestEachGivesAnEmptyServerOfEachKind(t *testing.T) {
+	t.Setenv(serverEnv, "")
 	var mu sync.Mutex
 	kinds := map[string]bool{}
 	for range 3 { // data of one round must not be there in the next
@@ -65,6 +66,17 @@ func TestEachGivesAnEmptyServerOfEachKind(t *testing.T) {
 	}
 	if got := slices.Sorted(maps.Keys(kinds)); !slices.Equal(got, want) {
 		t.Errorf("ran as %q, want %q", got, want)
+	}
+}
+
+func TestEachUsesANamedReleaseAlone(t *testing.T) {
+	t.Setenv(serverEnv, Valkey91.Name)
+	var kinds []string
+	Each(t, func(t *testing.T, s *Server) {
+		kinds = append(kinds, fmt.Sprintf("%s, real %v", strings.TrimPrefix(t.Name(), "TestEachUsesANamedReleaseAlone/"), s.IsReal()))
+	})
+	if want := []string{"redis, real true"}; !slices.Equal(kinds, want) {
+		t.Errorf("ran as %q, want %q", kinds, want)
 	}
 }
 

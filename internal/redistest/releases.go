@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -26,6 +27,15 @@ var (
 	Valkey91 = Release{"Valkey 9.1", "RRATELIMITER_VALKEY_9", "valkey9", "valkey-server"}
 	Releases = []Release{Redis62, Redis82, Valkey81, Valkey91}
 )
+
+// namedRelease returns the release that the environment names.
+func namedRelease() (Release, bool) {
+	i := slices.IndexFunc(Releases, func(r Release) bool { return r.Name == os.Getenv(serverEnv) })
+	if i < 0 {
+		return Release{}, false
+	}
+	return Releases[i], true
+}
 
 // find returns the path of a server of the release, or an error that says how to get it.
 func (r Release) find() (string, error) {
