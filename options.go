@@ -336,8 +336,9 @@ func WithInstalments() LimiterOption {
 //
 // In any interval the process grants at most the fraction of the rate by itself, even across several outages. These grants
 // are in addition to the grants of Redis. Permits granted within a tenth of the interval return together, one interval after
-// the last of them. The last known rate is the rate in the latest reply of Redis to this process. Without such a reply it is
-// the rate of WithRate or WithEnforcedRate. If neither is known, the method returns the error. With this option, a call that
+// the last of them. The last known rate is the rate in the latest reply of Redis to a limiter of this Client that has the name
+// and this option. Without such a reply it is the rate of WithRate or WithEnforcedRate. If neither is known, the method returns
+// the error. With this option, a call that
 // Redis did not execute is never retried. A client stores the last known rates and its own grants of at most 65,536 limiters,
 // a grant for up to 1.1 intervals. If so many limiters have such grants, the calls of further limiters return the error, as if
 // no rate were known.
@@ -354,6 +355,7 @@ func WithInstalments() LimiterOption {
 // away. Calls of all methods count for this, also those whose callers' contexts have ended. When the node counts as away,
 // the process decides the calls in flight and all later calls at once. While requests or calls of Health come, background
 // calls probe the node: first after 100 ms, then less often, down to once per second.
+// If none comes for 1 to 2 s, the next call finds out again whether the node is away.
 //
 // The state of a node applies to all limiters on the node, and the state of a shard to all limiters on that shard of a
 // Ring. With an AutoPipeliner over several nodes, the node of a limiter is not known, so each limiter has a state of its

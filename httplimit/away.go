@@ -153,17 +153,17 @@ func unanswered(ctx context.Context, err error) error {
 }
 
 // failed records that a request could not be decided, and logs the first such request of an outage.
-func (p *Policy) failed(ctx context.Context, claims []Claim, err error) {
+func (p *Policy) failed(ctx context.Context, claims []Claim, d Decision) {
 	o, now := &p.outages, time.Now()
 	o.mu.Lock()
 	o.last, o.missing = now, slices.Clone(claims)
 	first := !o.logged.Swap(true)
 	if first {
-		o.began, o.reason = now, err
+		o.began, o.reason = now, d.Err
 	}
 	o.mu.Unlock()
 	if first {
-		p.logger().WarnContext(ctx, "limits cannot be checked: "+p.failure().outcome(), "error", err)
+		p.logger().WarnContext(ctx, "limits cannot be checked: "+p.effect(d.Outcome), "error", d.Err)
 	}
 }
 

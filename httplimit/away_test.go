@@ -75,6 +75,21 @@ func (b *logbook) lines() []string {
 	return strings.Split(text, "\n")
 }
 
+// FailLocal cannot decide on a limit whose rate it does not know. The log says so.
+func TestFailLocalWithoutARate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, book := &service{}, &logbook{}
+		s.hangs.Store(true)
+		p := &Policy{Failure: FailLocal, Logger: book.logger()}
+		if d := p.Decide(t.Context(), Shared("a", s)(nil)); d.Outcome != FailedOpen {
+			t.Errorf("%v", d.Outcome)
+		}
+		if lines := book.lines(); len(lines) != 1 || !strings.Contains(lines[0], "requests pass, because FailLocal knows the rate of no limit") {
+			t.Errorf("%q", lines)
+		}
+	})
+}
+
 // While a server is known to hang, no request waits for it, one call at a time probes it, and the log has one line for
 // each change.
 func TestServerThatHangsHoldsUpOneRequest(t *testing.T) {

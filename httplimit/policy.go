@@ -20,22 +20,12 @@ import (
 // A Failure decides what happens to requests when the limits cannot be checked.
 type Failure int
 
-// outcome describes the effect of f for a log.
-func (f Failure) outcome() string {
-	switch f {
-	case FailClosed:
-		return "requests are refused"
-	case FailLocal:
-		return "this process decides by itself"
-	}
-	return "requests pass"
-}
-
 // The failure modes.
 const (
 	FailOpen   Failure = iota // requests pass
 	FailClosed                // requests are refused, with status 503
-	// FailLocal lets this process decide locally; see Policy.LocalShare. The process counts separately at most 10,000
+	// FailLocal lets this process decide locally; see Policy.LocalShare. It needs the Rate of the Claim, which a Limit of Shared
+	// has not: give the limiter of such a Limit the option rratelimiter.WithFallback instead. The process counts separately at most 10,000
 	// keys that have permits in use. All further keys of a limit together get the permits of one key.
 	FailLocal
 )
@@ -234,7 +224,7 @@ func (p *Policy) Decide(ctx context.Context, claims ...Claim) Decision {
 		p.report(ctx, d.Err)
 	default:
 		p.tell(ctx, d.Err)
-		p.failed(ctx, claims, d.Err)
+		p.failed(ctx, claims, d)
 	}
 	if p.OnDeny != nil && (refused(d.Answers) || d.Outcome == FailedClosed) {
 		p.OnDeny(ctx, d)
@@ -502,6 +492,19 @@ func (p *Policy) listen(ctx context.Context, l *rratelimiter.Limiter, giveUp con
 		}
 	}
 	giveUp(noAnswer(p.bound()))
+}
+
+// effect describes for a log what happens while limits cannot be checked. o is the outcome of one request.
+func (p *Policy) effect(o Outcome) string {
+	switch {
+	case p.failure() == FailClosed:
+		return "requests are refused"
+	case p.Failure != FailLocal:
+		return "requests pass"
+	case o == FailedOpen:
+		return "requests pass, because FailLocal knows the rate of no limit"
+	}
+	return "this process decides by itself"
 }
 
 // failure returns what happens to requests that cannot be decided. With Shadow, no request is refused.

@@ -61,12 +61,14 @@ func (p *Pipeline) lockedInline() bool {
 		in.timed == timedRuns && p.usual <= near && !time.Now().Before(in.paused)
 }
 
-// lockedTimed notes how long a run took that has ended.
-func (p *Pipeline) lockedTimed(t *Run) {
+// lockedTimed notes how long a run took that has ended. How long one takes that has no answer tells nothing about the next.
+func (p *Pipeline) lockedTimed(t *Run, answered bool) {
 	now, in := time.Now(), &p.inliner
 	took := now.Sub(t.started)
-	p.usual += (took - p.usual) / 8
-	in.timed = min(in.timed+1, timedRuns)
+	if answered {
+		p.usual += (took - p.usual) / 8
+		in.timed = min(in.timed+1, timedRuns)
+	}
 	if t.inline && took >= min(t.stall, ShortestStall) {
 		in.paused = now.Add(inlinePause)
 	}

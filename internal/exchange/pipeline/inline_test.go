@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"io"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -133,5 +134,25 @@ func TestAnInlineRunLoadsNoScript(t *testing.T) {
 		if c.expect("the batch", redis.ErrNoScript.Error()); !inline {
 			t.Error("it is not inline")
 		}
+	})
+}
+
+// While a node is away, calls end late and without an answer. They do not make later ones stall later.
+func TestARunWithoutAnAnswerIsNotTimed(t *testing.T) {
+	withSender(t, MaxRuns, ms, func(n *node, send func() (*call, bool)) {
+		n.fail = func(redis.Cmder) error { return io.EOF }
+		n.takes.Store(int64(100 * ms))
+		for range timedRuns {
+			send()
+			time.Sleep(200 * ms)
+		}
+		synctest.Wait()
+		n.fail = nil
+		n.takes.Store(int64(2 * ShortestStall))
+		c, inline := send()
+		if time.Sleep(2 * ShortestStall); inline {
+			t.Error("the run is inline, soon after one that stalled")
+		}
+		c.expect("the batch", "stalled", "done after a stall")
 	})
 }

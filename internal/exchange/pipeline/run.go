@@ -106,8 +106,9 @@ func (t *Run) execute() (next *Run) {
 		}
 	}()
 	t.carry()
-	t.breaker.End(t.bound, slices.ContainsFunc(t.batches, func(b Batch) bool { return script.IsThere(b.Err()) }))
-	slot, regular = t.end()
+	answered := slices.ContainsFunc(t.batches, func(b Batch) bool { return script.IsThere(b.Err()) })
+	t.breaker.End(t.bound, answered)
+	slot, regular = t.end(answered)
 	for i, b := range t.batches {
 		b.Done(regular)
 		t.batches[i] = nil
@@ -116,9 +117,9 @@ func (t *Run) execute() (next *Run) {
 	return nil
 }
 
-// end notes that the commands have ended. It reports whether t has a slot, and whether it never stalled. A run of one batch
+// end notes that the commands have ended, and whether the node answered. It reports whether t has a slot, and whether it never stalled. A run of one batch
 // that never stalled gives its slot back here: a batch that is sent while this one completes needs it.
-func (t *Run) end() (slot, regular bool) {
+func (t *Run) end(answered bool) (slot, regular bool) {
 	p := t.pipeline
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,7 +132,7 @@ func (t *Run) end() (slot, regular bool) {
 		p.inFlight--
 		slot = false
 	}
-	p.lockedTimed(t)
+	p.lockedTimed(t, answered)
 	return slot, regular
 }
 
@@ -155,7 +156,7 @@ func (t *Run) leave(slot, unused bool) *Run {
 func (t *Run) breakOff(slot bool) {
 	if !t.isOver() {
 		t.breaker.End(t.bound, false)
-		slot, _ = t.end()
+		slot, _ = t.end(false)
 	}
 	if next := t.leave(slot, false); next != nil {
 		go next.Start()
