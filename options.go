@@ -336,12 +336,11 @@ func WithInstalments() LimiterOption {
 //
 // In any interval the process grants at most the fraction of the rate by itself, even across several outages. These grants
 // are in addition to the grants of Redis. Permits granted within a tenth of the interval return together, one interval after
-// the last of them. The last known rate is the rate in the latest reply of Redis to a limiter of this Client that has the name
-// and this option. Without such a reply it is the rate of WithRate or WithEnforcedRate. If neither is known, the method returns
-// the error. With this option, a call that
-// Redis did not execute is never retried. A client stores the last known rates and its own grants of at most 65,536 limiters,
-// a grant for up to 1.1 intervals. If so many limiters have such grants, the calls of further limiters return the error, as if
-// no rate were known.
+// the last of them. The last known rate is the rate in the latest reply of Redis to a limiter of this Client that has the
+// name and this option. Without such a reply it is the rate of WithRate or WithEnforcedRate. If neither is known, the method
+// returns the error. With this option, a call that Redis did not execute is never retried. A client stores the last known
+// rates and its own grants of at most 65,536 limiters, a grant for up to 1.1 intervals. If so many limiters have such
+// grants, the calls of further limiters return the error, as if no rate were known.
 //
 // A node counts as away once a call fails because the node cannot be reached, or replies with one of the errors above,
 // except those that concern one slot: TRYAGAIN, "CLUSTERDOWN Hash slot not served", and MOVED or ASK of nodes that
@@ -351,11 +350,11 @@ func WithInstalments() LimiterOption {
 // connection (ECONNREFUSED), and a probe gets no connection within 10 ms, the node counts as away.
 //
 // A node also counts as away if it has answered nothing for 500 ms (or for WithCallTimeout, if that is shorter) while a
-// call was in flight. After half of that time a probe is sent, so an answer to the probe also shows that the node is not
-// away. Calls of all methods count for this, also those whose callers' contexts have ended. When the node counts as away,
-// the process decides the calls in flight and all later calls at once. While requests or calls of Health come, background
-// calls probe the node: first after 100 ms, then less often, down to once per second.
-// If none comes for 1 to 2 s, the next call finds out again whether the node is away.
+// call was in flight. After half of that time a probe is sent, so an answer to the probe also shows that the node is
+// not away. Calls of all methods count for this, also those whose callers' contexts have ended. When the node counts as
+// away, the process decides the calls in flight and all later calls at once. While requests or calls of Health come,
+// background calls probe the node: first after 100 ms, then less often, down to once per second. If none comes for 1 to
+// 2 s, the next call finds out again whether the node is away.
 //
 // The state of a node applies to all limiters on the node, and the state of a shard to all limiters on that shard of a
 // Ring. With an AutoPipeliner over several nodes, the node of a limiter is not known, so each limiter has a state of its

@@ -24,9 +24,10 @@ type Failure int
 const (
 	FailOpen   Failure = iota // requests pass
 	FailClosed                // requests are refused, with status 503
-	// FailLocal lets this process decide locally; see Policy.LocalShare. It needs the Rate of the Claim, which a Limit of Shared
-	// has not: give the limiter of such a Limit the option rratelimiter.WithFallback instead. The process counts separately at most 10,000
-	// keys that have permits in use. All further keys of a limit together get the permits of one key.
+	// FailLocal lets this process decide locally; see Policy.LocalShare. It needs the Rate of the Claim, which a Limit of
+	// Shared has not: give the limiter of such a Limit the option rratelimiter.WithFallback instead. The process counts
+	// separately at most 10,000 keys that have permits in use. All further keys of a limit together get the permits of one
+	// key.
 	FailLocal
 )
 
