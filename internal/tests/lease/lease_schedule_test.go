@@ -203,7 +203,7 @@ func (s *story) judge(late time.Duration) (full bool) {
 // interval and the time of a lease. Schedules are random, so there are more of them until enough has happened.
 func TestLeasesInRandomSchedules(t *testing.T) {
 	schedules := 40
-	if testing.Short() {
+	if testing.Short() || rig.RaceDetector {
 		schedules = 5
 	}
 	var leased, lost atomic.Int64
