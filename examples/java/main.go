@@ -15,7 +15,7 @@ import (
 )
 
 func main() {
-	address, length := "redis://localhost:6379", 30*time.Second
+	address, length := "redis://localhost:6379", 2*time.Minute
 	if len(os.Args) > 1 {
 		address = os.Args[1]
 	}

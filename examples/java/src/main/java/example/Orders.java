@@ -17,7 +17,7 @@ import org.redisson.config.Config;
 public final class Orders {
     public static void main(String[] args) throws InterruptedException {
         String address = args.length > 0 ? args[0] : "redis://localhost:6379";
-        long seconds = args.length > 1 ? Long.parseLong(args[1]) : 30;
+        long seconds = args.length > 1 ? Long.parseLong(args[1]) : 120;
 
         Config config = new Config();
         config.useSingleServer().setAddress(address);
