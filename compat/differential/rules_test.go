@@ -1,6 +1,7 @@
 package differential
 
 import (
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,8 +96,8 @@ func (c *comparison) rebuild() bool {
 // doubtful reports whether so many permits are hardly those of a grant under a rate: a negative request leaves them.
 func doubtful(permits, rate int64) bool { return permits >= 1<<31 && permits > rate }
 
-// believe replaces the live records with doubtful permits by one with as many as the free permits and the other records leave
-// of the rate, and reports whether it did.
+// believe replaces the live records with doubtful permits by one, or as many as are needed, with what the free permits and the
+// other records leave of the rate, and reports whether it did.
 func (p *pair) believe(rate, edge int64) bool {
 	value, whole := p.number()
 	expired, live, _ := p.sums(edge)
@@ -120,8 +121,12 @@ func (p *pair) believe(rate, edge int64) bool {
 		switch {
 		case r.at <= edge || !doubtful(r.permits, rate):
 			kept = append(kept, r)
-		case i == last && held > 0: // among records of the same time, the new one has the place of the old one
-			kept = append(kept, record{r.at, held, memberOf(rratelimiter.Redisson317, 0xb000_0000, held)})
+		case i == last: // among records of the same time, the new ones have the place of the old one
+			for id := uint64(0xb000_0000); held > 0; id++ {
+				part := min(held, math.MaxUint32)
+				kept = append(kept, record{r.at, part, memberOf(rratelimiter.Redisson317, id, part)})
+				held -= part
+			}
 		}
 	}
 	if p.records = kept; len(kept) == 0 {
