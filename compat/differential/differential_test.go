@@ -305,6 +305,8 @@ func (w *world) compare(ctx context.Context, c *comparison, by caller) (after st
 	if err != nil {
 		return state{}, nil, err
 	}
+	_, _, living := c.start.pair().sums(c.edge())
+	c.living = len(living)
 	changed := false
 	for i, r := range rules {
 		if r.repairs != nil && r.repairs(c) {
@@ -643,6 +645,7 @@ func TestNegativeValueAmongManyRecords(t *testing.T) {
 	for name, s := range map[string]sketch{
 		"expired":            {fields: "rate=2 interval=1000 type=0", shared: "-1" + strings.Repeat(" 1@-1000", 10) + strings.Repeat(" 1@-1", checked+1)},
 		"a negative request": {fields: "rate=256 interval=1000 type=0", shared: "-1 4294967295@-2" + strings.Repeat(" 1@-1", checked)},
+		"one, when checked":  {fields: "rate=2 interval=1000 type=0", shared: "-5 4294967289@-2" + strings.Repeat(" 1@-1", checked)},
 	} {
 		for _, call := range []call{{kind: available}, {kind: tryAcquire, n: 1}} { // the first one may check the records, the second does not
 			before, err := w.begin(t.Context(), s.state())

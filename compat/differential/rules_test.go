@@ -18,6 +18,7 @@ type comparison struct {
 	call     call
 	now      int64 // ms
 	before   state
+	living   int  // live records before
 	checked  bool // this library's script added the records up
 	believed bool // it replaced records with doubtful permits
 
@@ -175,7 +176,7 @@ var rules = []rule{
 			p := c.start.pair()
 			value, whole := p.number()
 			rate, edge := c.start.number("rate"), c.edge()
-			expired, _, living := p.sums(edge)
+			expired, _, _ := p.sums(edge)
 			switch {
 			case c.call.kind == updateRate && c.before.fields["rate"] == "":
 				return false // sets nothing
@@ -185,7 +186,7 @@ var rules = []rule{
 				return false
 			case c.call.kind == look:
 				return p.believe(rate, edge)
-			case c.checked || !whole || value < 0 && len(living) <= checked || value+expired > rate:
+			case c.checked || !whole || value < 0 && c.living <= checked || value+expired > rate:
 				return c.believes(c.start.kind(), rate, edge)
 			case c.call.kind == release && c.believes(c.start.kind(), rate, edge):
 				c.checked = true // it adds up the records if it meets such a one
@@ -267,10 +268,8 @@ var rules = []rule{
 		here: "free = rate - permits in live records, where these are at most 256; a lowered rate may still leave it negative",
 		why:  "a drift must be repaired",
 		repairs: func(c *comparison) bool {
-			p := c.start.pair()
-			value, whole := p.number()
-			_, _, living := p.sums(c.edge())
-			return c.acquires() && whole && value < 0 && len(living) <= checked && c.rebuild()
+			value, whole := c.start.pair().number()
+			return c.acquires() && whole && value < 0 && c.living <= checked && c.rebuild()
 		},
 	},
 	{
