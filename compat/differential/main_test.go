@@ -6,9 +6,10 @@
 // Both run Redisson's own scripts: the tests capture them from the connection of a real Redisson when they start, and
 // then send them with times and ids of their choice.
 //
-// A run prints its seed; -rapid.seed=N repeats it, and -steps=N makes the differential test longer:
+// The seed is always the same, so a run that fails after others have passed tells something about a change. To search for
+// differences that nobody knows, let a run be longer and draw its seed, which it prints if it fails:
 //
-//	go test ./compat/differential -run Differential -steps 1000000 -timeout 2h -v
+//	go test ./compat/differential -run Differential -steps 1000000 -rapid.seed 0 -timeout 2h -v
 //
 // This file has the flags; java_test.go Redisson's scripts, state_test.go a limiter's state, rules_test.go where this
 // library differs on purpose, examples_test.go a case of each, differential_test.go the comparison, window_test.go the
@@ -18,7 +19,6 @@ package differential
 import (
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"strconv"
 	"testing"
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	for name, value := range map[string]string{
-		"rapid.seed":       strconv.FormatUint(1+rand.Uint64N(1<<32), 10),
+		"rapid.seed":       "1",
 		"rapid.steps":      strconv.Itoa(perCheck),
 		"rapid.nofailfile": "true",
 	} {
@@ -48,6 +48,5 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	fmt.Printf("-rapid.seed=%v\n", flag.Lookup("rapid.seed").Value)
 	redistest.Main(m)
 }
