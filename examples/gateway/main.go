@@ -5,7 +5,7 @@
 //
 // The proxies of -trust must write X-Forwarded-For. The client of a proxy's request without this header is unknown, so
 // the request is limited by the proxy's address, even if that is private. The networks of -trust must not contain
-// clients.
+// clients. In the folder examples:
 //
 //	go run ./gateway -backend http://localhost:9000 -redis redis://localhost:6379 -trust 10.0.0.0/8
 //

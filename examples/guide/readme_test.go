@@ -27,7 +27,7 @@ func serveOne(ctx context.Context, w http.ResponseWriter, addr string) error {
 		return err // for example ErrUnavailable
 	}
 	if !result.Allowed {
-		wait := max(result.RetryAfter.Truncate(time.Millisecond), time.Second) // at least 1 s; less than 1 ms more adds no second
+		wait := max(result.RetryAfter.Truncate(time.Millisecond), time.Second) // at least 1 s; a part of a ms is ignored
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
 		return nil
