@@ -134,10 +134,10 @@ func named(client *rratelimiter.Client, name, key string, rate rratelimiter.Rate
 	return c
 }
 
-// Shared returns a limit whose requests all share one limiter, of any algorithm. Java services may use the same limiter
-// if it is a *rratelimiter.Limiter. The Claim has no Rate, so RateLimit-Policy has no window (w), and FailLocal lets
-// the requests pass while Redis is away: a *rratelimiter.Limiter with rratelimiter.WithFallback decides instead. Shared panics if a *rratelimiter.Limiter has an
-// invalid option.
+// Shared returns a limit whose requests all share one limiter, of any algorithm. Java services may use the same limiter if
+// it is a *rratelimiter.Limiter. The Claim has no Rate, so RateLimit-Policy has no window (w), and FailLocal lets the
+// requests pass while Redis is away: a *rratelimiter.Limiter with rratelimiter.WithFallback decides instead. Shared panics
+// if a *rratelimiter.Limiter has an invalid option.
 func Shared(name string, limiter Allower) Limit {
 	mustBeValid(Claim{Name: name, Limiter: limiter})
 	return func(*http.Request) Claim { return Claim{Name: name, Limiter: limiter, Permits: 1} }

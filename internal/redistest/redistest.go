@@ -7,11 +7,11 @@
 // than a millisecond. Cluster starts a cluster, and Sentinel a master with replicas and sentinels. Monitor records the
 // commands that a real server executes. RealTLS and ClusterTLS start servers that accept only TLS.
 //
-// A missing redis-server fails a test. Only with go test -short, tests use the embedded server alone, and those that
-// need a real one are skipped. RRATELIMITER_REDIS_SERVER names another binary than the one in PATH, or one of the
-// Releases that scripts/deps keeps, such as "Valkey 9.1": then Each uses that server alone. Use names one for one test. If the
-// named binary has no TLS, tests of TLS are skipped. A process started here ends with the test that started it, or with
-// Main. On Linux the kernel also ends it when the test binary ends for any reason.
+// A missing redis-server fails a test. Only with go test -short, tests use the embedded server alone, and those that need a
+// real one are skipped. RRATELIMITER_REDIS_SERVER names another binary than the one in PATH, or one of the Releases that
+// scripts/deps keeps, such as "Valkey 9.1": then Each uses that server alone. Use names one for one test. If the named
+// binary has no TLS, tests of TLS are skipped. A process started here ends with the test that started it, or with Main. On
+// Linux the kernel also ends it when the test binary ends for any reason.
 //
 // This file has the servers as tests see them; process.go the redis-server process, ports.go its port, releases.go the
 // Releases, shared.go the processes that tests share, cluster.go the cluster, sentinel.go the sentinels, tls.go the

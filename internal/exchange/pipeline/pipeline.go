@@ -70,7 +70,7 @@ type Pipeline struct {
 	waiting  []Batch       // for a slot
 	inFlight int           // runs that hold a slot
 	stalled  int           // runs in flight that released theirs
-	usual    time.Duration // smoothed time of a run
+	usual    time.Duration // smoothed time of a run that had an answer
 	spare    []*Run        // for reuse, at most MaxRuns
 	inliner  inliner
 }

@@ -117,8 +117,9 @@ func (t *Run) execute() (next *Run) {
 	return nil
 }
 
-// end notes that the commands have ended, and whether the node answered. It reports whether t has a slot, and whether it never stalled. A run of one batch
-// that never stalled gives its slot back here: a batch that is sent while this one completes needs it.
+// end notes that the commands have ended, and whether the node answered. It reports whether t has a slot, and whether it
+// never stalled. A run of one batch that never stalled gives its slot back here: a batch that is sent while this one
+// completes needs it.
 func (t *Run) end(answered bool) (slot, regular bool) {
 	p := t.pipeline
 	p.mu.Lock()
