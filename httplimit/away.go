@@ -167,6 +167,19 @@ func (p *Policy) failed(ctx context.Context, claims []Claim, d Decision) {
 	}
 }
 
+// effect describes for a log what happens while limits cannot be checked. o is the outcome of one request.
+func (p *Policy) effect(o Outcome) string {
+	switch {
+	case p.failure() == FailClosed:
+		return "requests are refused"
+	case p.Failure != FailLocal:
+		return "requests pass"
+	case o == FailedOpen:
+		return "requests pass, because FailLocal knows the rate of no limit"
+	}
+	return "this process decides by itself"
+}
+
 // decided records that limits decided on a request. This ends an outage if no request has failed for the time settled,
 // and if the limits of the last failed request can be checked again, or are no longer in force.
 func (p *Policy) decided(ctx context.Context) {

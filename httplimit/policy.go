@@ -495,19 +495,6 @@ func (p *Policy) listen(ctx context.Context, l *rratelimiter.Limiter, giveUp con
 	giveUp(noAnswer(p.bound()))
 }
 
-// effect describes for a log what happens while limits cannot be checked. o is the outcome of one request.
-func (p *Policy) effect(o Outcome) string {
-	switch {
-	case p.failure() == FailClosed:
-		return "requests are refused"
-	case p.Failure != FailLocal:
-		return "requests pass"
-	case o == FailedOpen:
-		return "requests pass, because FailLocal knows the rate of no limit"
-	}
-	return "this process decides by itself"
-}
-
 // failure returns what happens to requests that cannot be decided. With Shadow, no request is refused.
 func (p *Policy) failure() Failure {
 	if p.Shadow && p.Failure == FailClosed {

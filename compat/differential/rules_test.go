@@ -18,7 +18,7 @@ type comparison struct {
 	call     call
 	now      int64 // ms
 	before   state
-	living   int  // live records before
+	living   int  // live records before, which rules may replace
 	checked  bool // this library's script added the records up
 	believed bool // it replaced records with doubtful permits
 
@@ -177,6 +177,7 @@ var rules = []rule{
 			value, whole := p.number()
 			rate, edge := c.start.number("rate"), c.edge()
 			expired, _, _ := p.sums(edge)
+			kind := c.start.kind()
 			switch {
 			case c.call.kind == updateRate && c.before.fields["rate"] == "":
 				return false // sets nothing
@@ -187,8 +188,8 @@ var rules = []rule{
 			case c.call.kind == look:
 				return p.believe(rate, edge)
 			case c.checked || !whole || value < 0 && c.living <= checked || value+expired > rate:
-				return c.believes(c.start.kind(), rate, edge)
-			case c.call.kind == release && c.believes(c.start.kind(), rate, edge):
+				return c.believes(kind, rate, edge)
+			case c.call.kind == release && c.believes(kind, rate, edge):
 				c.checked = true // it adds up the records if it meets such a one
 				return true
 			}

@@ -160,9 +160,12 @@ type call struct {
 // busy machine that can be too short, so Start tries up to three times.
 func Start(tb testing.TB, version string, opts ...Option) *Process {
 	tb.Helper()
-	p, err := Open(context.Background(), version, opts...)
-	for attempt := 1; attempt < 3 && err != nil && strings.Contains(err.Error(), "RedisTimeoutException"); attempt++ {
-		p, err = Open(context.Background(), version, opts...)
+	var p *Process
+	var err error
+	for range 3 {
+		if p, err = Open(context.Background(), version, opts...); err == nil || !strings.Contains(err.Error(), "RedisTimeoutException") {
+			break
+		}
 	}
 	if err != nil {
 		tb.Fatal(err)

@@ -150,9 +150,10 @@ func TestARunWithoutAnAnswerIsNotTimed(t *testing.T) {
 		n.fail = nil
 		n.takes.Store(int64(2 * ShortestStall))
 		c, inline := send()
-		if time.Sleep(2 * ShortestStall); inline {
+		if inline {
 			t.Error("the run is inline, soon after one that stalled")
 		}
+		time.Sleep(2 * ShortestStall)
 		c.expect("the batch", "stalled", "done after a stall")
 	})
 }

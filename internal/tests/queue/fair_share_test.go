@@ -133,7 +133,7 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 func TestRedissonGetsPermitsAtAnyPhase(t *testing.T) {
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
 	step := 5
-	if testing.Short() {
+	if testing.Short() || rig.RaceDetector {
 		step = 12
 	}
 	for phase := 0; phase < 100; phase += step {
@@ -173,7 +173,7 @@ func TestRedissonGetsPermits(t *testing.T) {
 		"one permit":             {meeting{rate: rratelimiter.PerSecond(1), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 2 * time.Minute, 0.2},
 		"a long interval":        {meeting{rate: rratelimiter.PerMinute(30), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 6 * time.Minute, 0.2},
 	} {
-		if testing.Short() && c.both > 10*time.Second {
+		if (testing.Short() || rig.RaceDetector) && c.both > 10*time.Second {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
