@@ -280,9 +280,9 @@ func (s *session) describe(v *survey.Survey) {
 		writers := ""
 		switch {
 		case f.Others.Records == 0:
-			writers = ", all of Go"
+			writers = ", all written by Go"
 		case f.Go.Records > 0:
-			writers = fmt.Sprintf(", %s of Go", render.Thousands(int64(f.Go.Records)))
+			writers = fmt.Sprintf(", %s written by Go", render.Thousands(int64(f.Go.Records)))
 		}
 		line(what, "%s: %s%s", formText(f), render.Number(int64(f.Go.Records+f.Others.Records), "record"), writers)
 	}

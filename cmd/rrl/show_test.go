@@ -40,7 +40,7 @@ by time     `
 		contains(t, got, `by writer   Go client 616263    5 permits in 2 records
             Go client 78797a    4 permits in 1 record
             Java or unknown     3 permits in 1 record
-format      Redisson 3.17.0 to 3.20.1: 3 records, all of Go
+format      Redisson 3.17.0 to 3.20.1: 3 records, all written by Go
             Redisson 3.21.0 and later: 2 records
 read by     Redisson 3.17.0 and later
 Redisson    records of Redisson 3.21.0 and later; Redisson 3.38.0 or later has called trySetRate or setRate
