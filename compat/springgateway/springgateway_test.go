@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -172,8 +173,8 @@ func (c *course) ask(id string, byGateway bool, n int64) (answer string) {
 	return fmt.Sprintf("granted %t, %d left", r.Allowed, r.Remaining)
 }
 
-// put makes the states of all ids that of the course, without a TTL, and returns the second of the server's clock.
-func (c *course) put() int64 {
+// put makes the states of all ids that of the course, without a TTL, and returns the time by the server's clock.
+func (c *course) put() time.Time {
 	c.Helper()
 	commands := c.rdb.Pipeline()
 	for _, id := range ids {
@@ -184,12 +185,14 @@ func (c *course) put() int64 {
 			}
 		}
 	}
-	second := commands.Time(c.Context())
+	now := commands.Time(c.Context())
 	if _, err := commands.Exec(c.Context()); err != nil {
 		c.Fatal(err)
 	}
-	return second.Val().Unix()
+	return now.Val()
 }
+
+const margin = 100 * time.Millisecond
 
 // An outcome is an answer, and what is stored after it.
 type outcome struct {
@@ -198,35 +201,37 @@ type outcome struct {
 	ttls   [2]float64 // s
 }
 
-// look reads what is stored for an id. The TTLs are exact if the keys were set less than a second ago.
-func (o *outcome) look(c *course, id string) (second int64) {
+// look reads what is stored for an id, and returns the time by the server's clock. The TTLs are exact if the keys were set at
+// most a second less the margin ago. With the margin, that also holds if the clock has gone back by some ms.
+func (o *outcome) look(c *course, id string) time.Time {
 	c.Helper()
 	commands := c.rdb.Pipeline()
 	state := commands.MGet(c.Context(), keys(id)...)
 	ttls := [2]*redis.DurationCmd{commands.PTTL(c.Context(), keys(id)[0]), commands.PTTL(c.Context(), keys(id)[1])}
-	time := commands.Time(c.Context())
+	now := commands.Time(c.Context())
 	if _, err := commands.Exec(c.Context()); err != nil {
 		c.Fatal(err)
 	}
 	o.state = state.Val()
 	for i, ttl := range ttls {
-		o.ttls[i] = math.Ceil(ttl.Val().Seconds())
+		o.ttls[i] = math.Ceil((ttl.Val() - margin).Seconds())
 	}
-	return time.Val().Unix()
+	return now.Val()
 }
 
-// step makes one request to each of the ids, and compares. If a second begins meanwhile, it repeats them.
+// step makes one request to each of the ids, and compares. If a second begins meanwhile, or nearly passes, it repeats them.
 func (c *course) step() {
 	c.Helper()
 	c.change()
 	n, byGateway := c.request(), [...]bool{theirs: true, ours: false, mixed: c.random.Intn(2) == 0}
 	var outcomes [len(ids)]outcome
-	for began, ended := int64(0), int64(-1); began != ended; {
-		began = c.put()
+	for again := true; again; {
+		began, ended := c.put(), time.Time{}
 		for i, id := range ids {
 			outcomes[i].answer = c.ask(id, byGateway[i], n)
 			ended = outcomes[i].look(c, id)
 		}
+		again = ended.Unix() != began.Unix() || ended.Sub(began) > time.Second-2*margin
 	}
 	want := outcomes[theirs]
 	for i, got := range outcomes {
