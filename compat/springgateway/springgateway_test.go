@@ -192,6 +192,7 @@ func (c *course) put() time.Time {
 	return now.Val()
 }
 
+// margin is more than the server's clock goes back within a step.
 const margin = 100 * time.Millisecond
 
 // An outcome is an answer, and what is stored after it.
@@ -201,8 +202,8 @@ type outcome struct {
 	ttls   [2]float64 // s
 }
 
-// look reads what is stored for an id, and returns the time by the server's clock. The TTLs are exact if the keys were set at
-// most a second less the margin ago. With the margin, that also holds if the clock has gone back by some ms.
+// look reads what is stored for an id, and returns the time by the server's clock. The TTLs are those that were set, provided
+// that this was less than a second minus the margin ago.
 func (o *outcome) look(c *course, id string) time.Time {
 	c.Helper()
 	commands := c.rdb.Pipeline()

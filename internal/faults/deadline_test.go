@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -99,8 +98,8 @@ func decideForShortDeadlines(t *testing.T, rdb rratelimiter.Redis, name, other s
 				failures := later.where(failed)
 				r.atMost("99 of 100 calls", later.percentile(99), deadline/4+machine*later.lateness(99))
 				if len(failures) > most {
-					r.slow = append(r.slow, fmt.Sprintf("%d of %d calls failed, not %d: %v",
-						len(failures), len(later), most, failures[:min(3, len(failures))]))
+					r.wasSlow("%d of %d calls failed, not %d: %v",
+						len(failures), len(later), most, failures[:min(3, len(failures))])
 				}
 			})
 		})

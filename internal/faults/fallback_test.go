@@ -382,7 +382,7 @@ func fallBackByNodes(
 		case most > part:
 			t.Errorf("%s: %d permits were granted in a window, of %d", l.Name(), most, part)
 		case most < part/2: // as when the machine holds up the callers; the same in each round is waste
-			r.slow = append(r.slow, fmt.Sprintf("%s: at most %d permits were granted in a window, of %d", l.Name(), most, part))
+			r.wasSlow("%s: at most %d permits were granted in a window, of %d", l.Name(), most, part)
 		}
 	}
 	if limit := callTimeout + slack; hangs > limit || dies > limit {

@@ -276,10 +276,15 @@ func inRounds(t *testing.T, body func(t *testing.T, r *round)) {
 	}
 }
 
+// wasSlow adds what can come of a busy machine. The test fails if each round has some.
+func (r *round) wasSlow(format string, args ...any) {
+	r.slow = append(r.slow, fmt.Sprintf(format, args...))
+}
+
 // atMost judges how long something took. It returns whether that is within the limit.
 func (r *round) atMost(what string, took, limit time.Duration) bool {
 	if took > limit {
-		r.slow = append(r.slow, fmt.Sprintf("%s: %v, not %v", what, took, limit))
+		r.wasSlow("%s: %v, not %v", what, took, limit)
 	}
 	return took <= limit
 }
@@ -289,7 +294,7 @@ func (r *round) served(t *testing.T, what string, all calls) {
 	t.Helper()
 	for _, c := range all.where(failed) {
 		if errors.Is(c.err, os.ErrDeadlineExceeded) {
-			r.slow = append(r.slow, fmt.Sprintf("%s: %v", what, c.err))
+			r.wasSlow("%s: %v", what, c.err)
 		} else {
 			t.Errorf("%s: %v", what, c.err)
 		}

@@ -112,7 +112,7 @@ func drawOutage(t *testing.T, r *round) {
 				}
 			}
 			if len(took) == 0 {
-				r.slow = append(r.slow, fmt.Sprintf("%s: no request got %s", s.title, kind))
+				r.wasSlow("%s: no request got %s", s.title, kind)
 				return
 			}
 			slices.Sort(took)
