@@ -354,7 +354,7 @@ func WithInstalments() LimiterOption {
 // not away. Calls of all methods count for this, also those whose callers' contexts have ended. When the node counts as
 // away, the process decides the calls in flight and all later calls at once. While requests or calls of Health come,
 // background calls probe the node: first after 100 ms, then less often, down to once per second. If none comes for 1 to
-// 2 s, the next call finds out again whether the node is away.
+// 2 s, the process forgets that the node was away: the next call asks it again.
 //
 // The state of a node applies to all limiters on the node, and the state of a shard to all limiters on that shard of a
 // Ring. With an AutoPipeliner over several nodes, the node of a limiter is not known, so each limiter has a state of its
