@@ -332,7 +332,7 @@ func (d *course) summary(out io.Writer, v verdict) {
 		if p.over > 1 {
 			over = render.Number(int64(p.over), over)
 		}
-		line("throughput", "%s of %s, over the last %s", perInterval(p.average, p.rate), render.Thousands(p.rate.Permits), over)
+		line("throughput", "%s of %s, over the last %s", p.perInterval(), render.Thousands(p.rate.Permits), over)
 	}
 	line("largest window", "%s of at most %s in any %s, by when Redis made the grants",
 		render.Thousands(v.largest), render.Thousands(p.rate.Permits), span.Text(p.rate.Interval))
@@ -345,12 +345,14 @@ func (d *course) summary(out io.Writer, v verdict) {
 		line("records", "%s; callers got as many", render.Number(v.recorded, "permit"))
 	case v.complete:
 		line("records", "%s, all seen; callers got %s", render.Number(v.recorded, "permit"), render.Thousands(all))
+	case v.recorded > all:
+		line("records", "%s seen; callers got %s; more may have gone unseen", render.Number(v.recorded, "permit"), render.Thousands(all))
 	default:
-		line("records", "%s seen; callers got %s; more may have gone unseen",
+		line("records", "%s seen; callers got %s; the demo read them too late, so the others have gone unseen",
 			render.Number(v.recorded, "permit"), render.Thousands(all))
 	}
 	switch {
-	case v.recorded == all: // there is no difference
+	case v.recorded <= all: // no more than callers got
 	case v.doubt > 0 && t.load.lease > 0:
 		line("", "(the difference: up to %s taken ahead, or in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
 	case v.doubt > 0:

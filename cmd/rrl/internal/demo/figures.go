@@ -50,7 +50,7 @@ func (f figures) throughput() string {
 	if f.over == 0 {
 		return fmt.Sprintf("the first %s has not ended", span.Text(f.rate.Interval))
 	}
-	return fmt.Sprintf("%s of %s", perInterval(f.average, f.rate), render.Thousands(f.rate.Permits))
+	return fmt.Sprintf("%s of %s", f.perInterval(), render.Thousands(f.rate.Permits))
 }
 
 // shares returns what part of all permits each side got.
@@ -62,10 +62,15 @@ func shares(inGo, inJava int64) (ofGo, ofJava string) {
 	return fmt.Sprintf("%d %%", percent), fmt.Sprintf("%d %%", 100-percent)
 }
 
-func perInterval(average float64, r rratelimiter.Rate) string {
-	_, unit, _ := strings.Cut(rratelimiter.Rate{Permits: 1, Interval: r.Interval}.String(), "/")
-	if average >= 1000 {
-		return render.Thousands(int64(average)) + "/" + unit
+// perInterval returns the average: a lower bound if records may have expired unseen.
+func (p picture) perInterval() string {
+	_, unit, _ := strings.Cut(rratelimiter.Rate{Permits: 1, Interval: p.rate.Interval}.String(), "/")
+	average := fmt.Sprintf("%.1f/%s", p.average, unit)
+	if p.average >= 1000 {
+		average = render.Thousands(int64(p.average)) + "/" + unit
 	}
-	return fmt.Sprintf("%.1f/%s", average, unit)
+	if p.partial {
+		return "at least " + average
+	}
+	return average
 }

@@ -44,7 +44,7 @@ func showPlain(ctx context.Context, f func(columns int) figures, out io.Writer) 
 func plainLine(f figures) string {
 	throughput := "-"
 	if f.over > 0 {
-		throughput = perInterval(f.average, f.rate)
+		throughput = f.perInterval()
 	}
 	bar, results := render.Bar(f.used, f.rate.Permits, 10, "#", "."), fmt.Sprintf("granted %d denied %d waiting %d", f.granted, f.denied, f.waiting)
 	if f.release != "" {

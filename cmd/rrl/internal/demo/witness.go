@@ -54,7 +54,7 @@ type witness struct {
 	last     time.Time       // beginning of the last poll
 	read     time.Time       // end of the last poll
 	ended    time.Time       // the callers were told to stop; zero before
-	gap      bool            // records may have been missed
+	missed   time.Time       // records from before it may have expired unseen; zero: none
 	live     *liveRecords    // of a limiter with leases (leases.go); nil without
 	broken   string          // the first violation before a restart of the checker
 	changed  string          // change of the rate by another client
@@ -212,7 +212,7 @@ func (w *witness) take(l look) {
 		w.restart(l)
 	}
 	if l.until.Sub(w.last) > w.rate.Interval-w.rate.Interval/4 {
-		w.gap = true
+		w.missed = l.until
 	}
 	w.last, w.read = l.from, l.until
 	defer w.sample()
@@ -287,7 +287,7 @@ func (w *witness) restart(l look) {
 	if broken := w.violation(); w.broken == "" && broken != "" {
 		w.broken = broken
 	}
-	w.gap = true // setting a rate removes records
+	w.missed = l.until // setting a rate removes records
 	var permits, interval int64
 	var kind rratelimiter.RateType
 	after := l.until.Sub(w.began).Round(100 * time.Millisecond)
@@ -344,6 +344,7 @@ type picture struct {
 	samples  []sample
 	average  float64 // permits an interval, over whole intervals
 	over     int     // number of these intervals; 0: the first is not over
+	partial  bool    // records of these intervals may have expired unseen
 	largest  int64   // permits in any window; above the rate only if proved
 	recorded int64
 	others   int64
@@ -369,9 +370,11 @@ func (w *witness) picture(columns int) picture {
 	whole := int64(until.Sub(w.began) / w.rate.Interval)
 	p.over = int(min(whole, averaged))
 	end := w.began.UnixMilli() + whole*interval
+	start := end - int64(p.over)*interval
+	p.partial = w.missed.UnixMilli() > start
 	var sum int64
 	for _, m := range w.recent {
-		if m.at >= end-int64(p.over)*interval && m.at < end {
+		if m.at >= start && m.at < end {
 			sum += m.permits
 		}
 		if age := now - m.at; age < interval {
@@ -440,7 +443,7 @@ func (w *witness) end(at time.Time) {
 func (w *witness) judge(log *window.Checker, least, most int64) verdict {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	v := verdict{recorded: w.recorded, others: max(w.recorded-most, 0), doubt: most - least, complete: !w.gap}
+	v := verdict{recorded: w.recorded, others: max(w.recorded-most, 0), doubt: most - least, complete: w.missed.IsZero()}
 	v.largest, v.scores = w.largest()
 	var at time.Time
 	v.log, at = log.Largest()

@@ -149,6 +149,20 @@ func TestTooManyPermitsAreAFault(t *testing.T) {
 	}
 }
 
+// Where polls came too late to see each record, the throughput is a lower bound, until the intervals after that are whole.
+func TestThroughputAfterLatePolls(t *testing.T) {
+	s := newScene(t, 5)
+	s.looks(10, 15, s.record(10, 5))
+	s.looks(2010, 2015, s.record(2005, 5)) // those of the second interval are gone
+	for ms := 2600; ms <= 8100; ms += 500 {
+		s.looks(ms, ms+5, s.record(ms, 2))
+		want := ms < 8000 // the last five intervals begin at 3000
+		if p := s.picture(0); p.partial != want || strings.HasPrefix(p.perInterval(), "at least ") != want {
+			t.Errorf("at %d ms: %+v, %s", ms, p, p.perInterval())
+		}
+	}
+}
+
 // A call that read its clock at 999 ms may be executed after one that read 1000 ms and freed the permits taken at 0.
 func TestCallsThatPassEachOtherAreNoFault(t *testing.T) {
 	s := newScene(t, 5)
@@ -170,6 +184,27 @@ func TestGrantsWithoutRecordAreAFault(t *testing.T) {
 	s.looks(5000, 5010) // records that were written in between have expired unseen
 	if v := s.verdict(4); v.err() != nil || v.complete {
 		t.Errorf("%+v", v)
+	}
+}
+
+// Calls in flight explain why records hold more than callers got, not why fewer records were seen.
+func TestSummaryOfRecordsThatWentUnseen(t *testing.T) {
+	for _, c := range []struct {
+		seen              int64
+		records, explains string
+	}{
+		{20, "20 permits; callers got as many", ""},
+		{22, "22 permits seen; callers got 20; more may have gone unseen", "(the difference: up to 3 permits in calls"},
+		{15, "15 permits seen; callers got 20; the demo read them too late, so the others have gone unseen", ""},
+	} {
+		d := &course{traffic: newTraffic(Load{}, nil), witness: newScene(t, 5).witness}
+		d.traffic.granted = 20
+		var out strings.Builder
+		d.summary(&out, verdict{recorded: c.seen, doubt: 3})
+		text := strings.Join(strings.Fields(out.String()), " ")
+		if !strings.Contains(text, c.records) || !strings.Contains(text, c.explains) || (c.explains == "") == strings.Contains(text, "the difference") {
+			t.Errorf("%d permits seen:\n%s", c.seen, out.String())
+		}
 	}
 }
 
