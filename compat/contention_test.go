@@ -354,37 +354,6 @@ func showing(core **dispatch.Client, rdb rratelimiter.Redis) rratelimiter.Redis 
 	return dispatch.Extended{Redis: rdb, Made: func(made *dispatch.Client) { *core = made }}
 }
 
-// TestRedissonIsNoticed: each Redisson version leaves on a server the traces that a Go client looks for; a Go client
-// does not.
-func TestRedissonIsNoticed(t *testing.T) {
-	for _, version := range redisson.Versions {
-		t.Run(version, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Real(t)
-			var core *dispatch.Client
-			limiter := rratelimiter.NewClient(showing(&core, server.Client()), rratelimiter.WithCallTimeout(patience)).
-				RateLimiter("noticed", rratelimiter.WithRate(rratelimiter.PerHour(5)))
-			bare, err := core.Limiter("noticed")
-			if err != nil {
-				t.Fatal(err)
-			}
-			if ok, err := limiter.TryAcquire(t.Context(), 1); !ok || err != nil {
-				t.Fatal(ok, err)
-			}
-			if bare.RedissonHere(t.Context()) {
-				t.Error("Redisson is noticed where there is none")
-			}
-			java := redisson.Start(t, version, redisson.Addr(server.Addr))
-			if ok, err := java.TryAcquire(t.Context(), "noticed", 1); !ok || err != nil {
-				t.Fatal(ok, err)
-			}
-			if !bare.RedissonHere(t.Context()) {
-				t.Error("Redisson is not noticed: the hash of its script is missing in redisson.go")
-			}
-		})
-	}
-}
-
 // TestJavaJoinsASaturatedLimiter: Java threads that start while a Go process takes every permit are soon granted their
 // share.
 func TestJavaJoinsASaturatedLimiter(t *testing.T) {

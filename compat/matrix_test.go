@@ -15,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
@@ -59,7 +60,6 @@ func TestMatrix(t *testing.T) {
 	if err := redisson.Build(context.Background(), versions...); err != nil {
 		t.Fatal(err)
 	}
-	server := redistest.Real(t)
 	listed := listedMethods(t)
 	var mu sync.Mutex
 	results := map[string]map[string]string{}
@@ -67,6 +67,7 @@ func TestMatrix(t *testing.T) {
 		for _, version := range versions {
 			t.Run(version, func(t *testing.T) {
 				t.Parallel()
+				server := redistest.Real(t)
 				row := map[string]string{}
 				left := len(checks)
 				defer func() {
@@ -77,6 +78,7 @@ func TestMatrix(t *testing.T) {
 					}
 				}()
 				b := &bench{T: t, ctx: t.Context(), rdb: server.Client(), java: redisson.Start(t, version, redisson.Addr(server.Addr))}
+				t.Run("is noticed", func(t *testing.T) { isNoticed(t, server, b.java) })
 				t.Run("methods", func(t *testing.T) { listed.compare(t, b.java) })
 				t.Run("configuration alone", func(t *testing.T) {
 					configurationAlone(&bench{T: t, ctx: t.Context(), rdb: b.rdb, java: b.java}, version+":alone")
@@ -109,6 +111,30 @@ func TestMatrix(t *testing.T) {
 	}
 	t.Logf("version x check:\n%s%s", tableHead(), strings.Join(rows, ""))
 	compareTable(t, versions, rows)
+}
+
+// isNoticed: the first call of a Redisson version leaves traces on its server that a Go client looks for; a Go client does
+// not.
+func isNoticed(t *testing.T, server *redistest.Server, java *redisson.Process) {
+	var core *dispatch.Client
+	limiter := rratelimiter.NewClient(showing(&core, server.Client()), rratelimiter.WithCallTimeout(patience)).
+		RateLimiter("noticed", rratelimiter.WithRate(rratelimiter.PerHour(5)))
+	bare, err := core.Limiter("noticed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := limiter.TryAcquire(t.Context(), 1); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if bare.RedissonHere(t.Context()) {
+		t.Error("Redisson is noticed where there is none")
+	}
+	if ok, err := java.TryAcquire(t.Context(), "noticed", 1); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if !bare.RedissonHere(t.Context()) {
+		t.Error("Redisson is not noticed: the hash of its script is missing in redisson.go")
+	}
 }
 
 // before reports whether one version is older than another.

@@ -10,8 +10,8 @@ import (
 // redisson.go detects that Redisson uses rate limiters on a server, even before one of its records shows it on a
 // limiter: Redis caches Redisson's script once it ran.
 
-// RedissonScripts are the SHA1 digests of Redisson's tryAcquire script. TestRedissonIsNoticed (compat) checks that they
-// include those of all releases of the matrix; releases between them share these scripts.
+// RedissonScripts are the SHA1 digests of Redisson's tryAcquire script. TestMatrix (compat) checks that they include
+// those of all its releases; releases between them share these scripts.
 var RedissonScripts = []any{
 	"df5536206d0c440727a5f17ab38851a31af682c7", // 3.13.6
 	"873b6a3c0be138fbd885d12401aef7b45672df07", // 3.15.6

@@ -131,12 +131,9 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 
 // Whatever the phase of its timer ticks, Redisson soon gets its share of a limiter that was saturated when it came.
 func TestRedissonGetsPermitsAtAnyPhase(t *testing.T) {
+	rig.Long(t)
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
-	step := 5
-	if testing.Short() || rig.RaceDetector {
-		step = 12
-	}
-	for phase := 0; phase < 100; phase += step {
+	for phase := 0; phase < 100; phase += 5 {
 		t.Run(fmt.Sprint(phase), func(t *testing.T) {
 			t.Parallel()
 			m := meeting{
@@ -151,6 +148,7 @@ func TestRedissonGetsPermitsAtAnyPhase(t *testing.T) {
 
 // Redisson gets its share on any limiter and machine. The least accepted is about half of its share in the long run.
 func TestRedissonGetsPermits(t *testing.T) {
+	rig.Long(t)
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
 	const busy = 40 * ms
 	for name, c := range map[string]struct {
@@ -173,9 +171,6 @@ func TestRedissonGetsPermits(t *testing.T) {
 		"one permit":             {meeting{rate: rratelimiter.PerSecond(1), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 2 * time.Minute, 0.2},
 		"a long interval":        {meeting{rate: rratelimiter.PerMinute(30), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 6 * time.Minute, 0.2},
 	} {
-		if (testing.Short() || rig.RaceDetector) && c.both > 10*time.Second {
-			continue
-		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			java, gos := c.run(t, c.both)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -172,7 +173,7 @@ func TestRandomInstalments(t *testing.T) {
 			for range 40 {
 				until := time.Since(b.Start) + time.Duration(random.Intn(3000))*ms
 				for time.Since(b.Start) < until {
-					b.SleepTo(min(until, time.Since(b.Start)+100*ms))
+					b.SleepTo(min(until, time.Since(b.Start)+300*ms))
 					look()
 				}
 				p, n, w := processes[random.Intn(2)], 1+random.Int63n(rate.Permits), &want{at: time.Since(b.Start), permits: []int64{0, 0}}
@@ -191,9 +192,9 @@ func TestRandomInstalments(t *testing.T) {
 				w.call = w.ask(b, p, limiters[p])
 				wants = append(wants, w)
 			}
-			for range 3000 {
-				b.SleepTo(time.Since(b.Start) + 100*ms)
-				look()
+			waits := func(w *want) bool { return !w.call.Ended.Load() }
+			for look(); time.Since(b.Start) < 10*time.Minute && slices.ContainsFunc(wants, waits); look() {
+				b.SleepTo(time.Since(b.Start) + 300*ms)
 			}
 			var ideal, last time.Duration
 			for i, log := range logs {

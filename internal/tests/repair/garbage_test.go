@@ -31,7 +31,7 @@ import (
 // lua/.
 
 var (
-	messes   = flag.Int("garbage.cases", 0, "states of random garbage; 0: 40,000, 5,000 with the race detector")
+	messes   = flag.Int("garbage.cases", 0, "states of random garbage; 0: 20,000, 2,000 with the race detector")
 	messSeed = flag.Uint64("garbage.seed", 0, "what they are drawn from; 0: another one each time")
 )
 
@@ -748,7 +748,7 @@ func TestRandomGarbageIsHandled(t *testing.T) {
 	}
 	cases := *messes
 	if cases == 0 && rig.RaceDetector {
-		cases = 5_000
+		cases = 2_000
 	} else if cases == 0 {
 		cases = 20_000
 	}
