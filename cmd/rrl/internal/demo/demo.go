@@ -348,7 +348,7 @@ func (d *course) summary(out io.Writer, v verdict) {
 	case v.recorded > all:
 		line("records", "%s seen; callers got %s; more may have gone unseen", render.Number(v.recorded, "permit"), render.Thousands(all))
 	default:
-		line("records", "%s seen; callers got %s; the demo read them too late, so the others have gone unseen",
+		line("records", "%s seen; callers got %s; the demo read them too late, so the rest has gone unseen",
 			render.Number(v.recorded, "permit"), render.Thousands(all))
 	}
 	switch {

@@ -195,7 +195,7 @@ func TestSummaryOfRecordsThatWentUnseen(t *testing.T) {
 	}{
 		{20, "20 permits; callers got as many", ""},
 		{22, "22 permits seen; callers got 20; more may have gone unseen", "(the difference: up to 3 permits in calls"},
-		{15, "15 permits seen; callers got 20; the demo read them too late, so the others have gone unseen", ""},
+		{15, "15 permits seen; callers got 20; the demo read them too late, so the rest has gone unseen", ""},
 	} {
 		d := &course{traffic: newTraffic(Load{}, nil), witness: newScene(t, 5).witness}
 		d.traffic.granted = 20
