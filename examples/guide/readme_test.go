@@ -27,7 +27,7 @@ func serveOne(ctx context.Context, w http.ResponseWriter, addr string) error {
 		return err // for example ErrUnavailable
 	}
 	if !result.Allowed {
-		wait := max(result.RetryAfter.Truncate(time.Millisecond), time.Second) // at least 1 s; a part of a ms is ignored
+		wait := max(result.RetryAfter.Truncate(time.Millisecond), time.Second) // at least 1 s; 1.0004 s becomes 1 s, not 2 s
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
 		return nil

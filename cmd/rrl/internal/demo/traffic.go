@@ -96,10 +96,9 @@ type traffic struct {
 	java     side
 	unknown  int64 // permits of requests that returned ErrOutcomeUnknown
 	calls    int64 // to Redis
-	taken    int64 // permits granted by calls, including those for callers that had stopped, and those of leases
+	taken    int64 // permits that calls took, including those of leases; a call that is in flight is not counted yet
 	ahead    int64 // permits taken ahead, for leases
 	returned int64 // of them, given back
-	failed   bool  // a call failed, so taken is too low
 	repaired string
 }
 
@@ -122,7 +121,6 @@ func (t *traffic) Call(info rratelimiter.CallInfo) {
 	t.taken += info.Permits + info.Leased - info.Returned
 	t.ahead += info.Leased
 	t.returned += info.Returned
-	t.failed = t.failed || info.Err != nil
 	if info.Repaired != "" {
 		t.repaired = info.Repaired
 	}
@@ -240,17 +238,7 @@ func (t *traffic) own() (least, most int64) {
 func (t *traffic) inGo() (least, most int64) {
 	most = t.granted + t.unknown
 	if t.load.lease > 0 {
-		return t.granted, max(most, t.taken) // some of what was taken ahead is unused
-	}
-	if !t.failed {
-		most = min(most, max(t.taken, t.granted))
+		most = max(most, t.taken) // some of what was taken ahead is unused
 	}
 	return t.granted, most
-}
-
-// doubted reports whether callers stopped while their call was in flight.
-func (t *traffic) doubted() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.unknown > 0 || t.load.java
 }
