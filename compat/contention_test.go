@@ -274,32 +274,26 @@ func every(d time.Duration, permits int64) rratelimiter.Rate {
 	return rratelimiter.Rate{Permits: permits, Interval: d}
 }
 
-// contenders returns a fleet of Java and two Go processes with 8 threads each that ask for more than the rate.
-func contenders(t *testing.T, server *redistest.Server, versions ...string) fleet {
-	return fleet{
-		rate: every(250*time.Millisecond, 200), javas: javas(t, server, versions...), gos: 2,
-		work: redisson.Work{Threads: 8, For: 2 * time.Second, Min: 1, Max: 3},
-	}
-}
-
-// TestContention: two Java and two Go processes with 8 threads each; one process of each pair blocks and one polls.
+// TestContention: two Java and two Go processes with 8 threads each ask for more than the rate; one process of each pair
+// blocks and one polls.
 func TestContention(t *testing.T) {
 	server := redistest.Real(t)
-	for _, versions := range [][]string{{"3.17.5", "3.17.5"}, {"4.7.0", "4.7.0"}, {"3.17.5", "4.7.0"}} {
-		t.Run(strings.Join(versions, "+"), func(t *testing.T) {
-			f := contenders(t, server, versions...)
-			f.rounds(t, server, "contention:"+strings.Join(versions, "+"), true, 1, 0.8)
-		})
+	f := fleet{
+		rate: every(250*time.Millisecond, 200), javas: javas(t, server, "3.17.5", "4.7.0"), gos: 2,
+		work: redisson.Work{Threads: 8, For: 2 * time.Second, Min: 1, Max: 3},
 	}
+	t.Run("3.17.5 blocks, 4.7.0 polls", func(t *testing.T) { f.rounds(t, server, "contention:blocks", true, 1, 0.8) })
+	slices.Reverse(f.javas)
+	t.Run("4.7.0 blocks, 3.17.5 polls", func(t *testing.T) { f.rounds(t, server, "contention:polls", true, 1, 0.8) })
+	t.Run("granularity", func(t *testing.T) { contendWithGranularity(t, server, f) })
+	t.Run("leases", func(t *testing.T) { contendWithLeases(t, server, f) })
 }
 
-// TestContentionWithGranularity is TestContention with Go processes that join the grants of a bucket into one record.
-func TestContentionWithGranularity(t *testing.T) {
-	server := redistest.Real(t)
-	f := contenders(t, server, "3.17.5", "4.7.0")
+// contendWithGranularity lets Go processes join the grants of a bucket into one record.
+func contendWithGranularity(t *testing.T, server *redistest.Server, f fleet) {
 	f.granularity = 25 * time.Millisecond
 	joined := 0
-	for _, r := range f.rounds(t, server, "contention:granularity", true, 3, 0.75) { // permits of Go expire up to a tenth of the interval late
+	for _, r := range f.rounds(t, server, "contention:granularity", true, 2, 0.75) { // permits of Go expire up to a tenth of the interval late
 		for _, s := range r.scores {
 			if s.Permits == 0 {
 				joined++

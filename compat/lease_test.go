@@ -11,14 +11,12 @@ import (
 
 // lease_test.go lets a Java process compete with Go processes that take permits ahead of demand (WithLease).
 
-// TestContentionWithLeases is TestContention with Go processes that take permits ahead. In the first interval these hold
-// leases; then the rate is in use, and they take nothing ahead any more.
-func TestContentionWithLeases(t *testing.T) {
-	server := redistest.Real(t)
-	f := contenders(t, server, "3.17.5", "4.7.0")
+// contendWithLeases lets Go processes take permits ahead. In the first interval these hold leases; then the rate is in
+// use, and they take nothing ahead any more.
+func contendWithLeases(t *testing.T, server *redistest.Server, f fleet) {
 	f.lease = 25 * time.Millisecond
 	ahead := 0
-	for _, r := range f.rounds(t, server, "contention:leases", true, 3, 0.75) { // permits of leases expire up to an eighth of the interval late
+	for _, r := range f.rounds(t, server, "contention:leases", true, 2, 0.75) { // permits of leases expire up to an eighth of the interval late
 		for _, s := range r.scores {
 			if s.At > s.Added+time.Millisecond.Microseconds() {
 				ahead++

@@ -163,7 +163,7 @@ func crowdRound(t *testing.T, server *redistest.Server, name string) (used float
 	rate := rratelimiter.Rate{Permits: 8000, Interval: 2 * time.Second}
 	setRate(t, server, name, rate)
 	recording := watch(t, server, name)
-	o := order{Kind: "crowd", Addr: server.Addr, Name: name, Goroutines: 1024, For: 8 * time.Second, Pause: time.Second}
+	o := order{Kind: "crowd", Addr: server.Addr, Name: name, Goroutines: 1024, For: 6 * time.Second, Pause: time.Second}
 	got, start := runWorkers(t, slices.Repeat([]order{o}, processes)...)
 	h := historyOf(t, recording.Stop(), name, rate)
 

@@ -209,11 +209,11 @@ func TestManyCuts(t *testing.T) {
 	var worst time.Duration
 	var all sync.WaitGroup
 	for i, mode := range []cutMode{
-		{name: "plain", cuts: 1200},
+		{name: "plain", cuts: 800},
 		{name: "scarce", cuts: 400, scarce: true},
 		{name: "by the server's clock", cuts: 500, opts: []rratelimiter.LimiterOption{rratelimiter.WithServerTime()}},
 		{name: "a record per request", cuts: 600, opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}},
-		{name: "joined records", cuts: 1200, doubtful: true,
+		{name: "joined records", cuts: 800, doubtful: true,
 			opts: []rratelimiter.LimiterOption{rratelimiter.WithGranularity(10 * time.Second)}},
 		{name: "all of several", cuts: 400, all: true},
 		{name: "each process for itself", cuts: 400, each: true},

@@ -18,7 +18,7 @@ func TestScriptsFlushedUnderLoad(t *testing.T) {
 	const (
 		callers  = 64
 		limiters = 500
-		often    = 400 // calls of each caller
+		often    = 200 // calls of each caller
 		few      = 5   // permits of every second limiter; the others have more than enough
 		pause    = 2 * time.Millisecond
 	)

@@ -750,7 +750,7 @@ func TestRandomGarbageIsHandled(t *testing.T) {
 	if cases == 0 && rig.RaceDetector {
 		cases = 2_000
 	} else if cases == 0 {
-		cases = 20_000
+		cases = 10_000
 	}
 	started := time.Now().Truncate(time.Millisecond)
 	var once sync.Once
