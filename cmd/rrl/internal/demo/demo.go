@@ -333,10 +333,10 @@ func (d *course) summary(out io.Writer, v verdict) {
 	}
 	line("largest window", "%s of at most %s in any %s, by when Redis made the grants",
 		render.Thousands(v.largest), render.Thousands(p.rate.Permits), span.Text(p.rate.Interval))
-	line("", "(at least %s by the callers' own log, which does not know when a waiting caller was granted)", render.Thousands(v.log))
 	if v.scores > v.largest {
 		line("", "(%s by when the clients sent the calls, which can overtake each other on the way; only the line above counts: docs/guide/clocks.md)", render.Thousands(v.scores))
 	}
+	line("", "(at least %s by the callers' own log, which does not know when a waiting caller was granted)", render.Thousands(v.log))
 	switch {
 	case v.recorded == all:
 		line("records", "%s; callers got as many", render.Number(v.recorded, "permit"))
