@@ -70,7 +70,7 @@ func TestDeleteLeavesOtherClientsState(t *testing.T) {
 		ctx := t.Context()
 		rate := rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Minute}
 		l := r.Limiter("rl", rratelimiter.WithRate(rate))
-		other := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.Now), rig.Patient).RateLimiter("rl")
+		other := r.Beside("other").Limiter("rl")
 		r.Try(l, 3)
 		r.Try(other, 4)
 		r.WriteValue(l, "7")

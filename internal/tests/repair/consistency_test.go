@@ -61,8 +61,8 @@ var (
 // sets sets a PerClient rate from another client.
 func sets(permits int64, opts ...rratelimiter.SetOption) func(*rig.Rig, *rratelimiter.Limiter) *rratelimiter.Limiter {
 	return func(r *rig.Rig, l *rratelimiter.Limiter) *rratelimiter.Limiter {
-		other := rratelimiter.NewClient(r.Server.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.Now), rig.Patient)
-		r.SetRate(other.RateLimiter(l.Name()), rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: permits, Interval: time.Second}, opts...)
+		other := r.Beside("other").Limiter(l.Name())
+		r.SetRate(other, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: permits, Interval: time.Second}, opts...)
 		return l
 	}
 }
@@ -75,11 +75,9 @@ var drifts = []drift{
 		happen: func(r *rig.Rig, l *rratelimiter.Limiter) *rratelimiter.Limiter {
 			var again *rratelimiter.Limiter
 			for _, id := range []string{"first", "me"} {
-				client := rratelimiter.NewClient(r.Server.Client(), rratelimiter.WithClientID(id), rratelimiter.WithClock(r.Now), rig.Patient)
-				again = client.RateLimiter(l.Name(), rratelimiter.WithEnforcedRate(rratelimiter.Rate{Type: rratelimiter.PerClient,
+				again = r.Beside(id).Limiter(l.Name(), rratelimiter.WithEnforcedRate(rratelimiter.Rate{Type: rratelimiter.PerClient,
 					Permits: 80, Interval: time.Second}))
-				_, err := again.TryAcquire(r.T.Context(), 1)
-				r.Must(err)
+				r.Try(again, 1)
 			}
 			return again
 		}},
@@ -310,7 +308,7 @@ func TestAnotherRateIsCheckedAtOnce(t *testing.T) {
 		each := func(n int64) rratelimiter.Rate {
 			return rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: n, Interval: time.Hour}
 		}
-		other := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.Now), rig.Patient).RateLimiter("rl")
+		other := r.Beside("other").Limiter("rl")
 		r.SetRate(l, each(1200))
 		for range 600 { // more records than a refusal adds up
 			r.Try(l, 2)

@@ -68,6 +68,11 @@ func New(t *testing.T, s *redistest.Server, opts ...rratelimiter.Option) *Rig {
 	return r
 }
 
+// Beside returns a Rig of another client, with an id, on the same server and with the same clock.
+func (r *Rig) Beside(id string) *Rig {
+	return New(r.T, r.Server, rratelimiter.WithClientID(id), rratelimiter.WithClock(r.Now))
+}
+
 // CountScripts returns a hook that counts script calls.
 func CountScripts(n *atomic.Int64) redis.Hook {
 	return redistest.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {

@@ -154,7 +154,7 @@ func TestGranularityJoinsOnlyOwnRecords(t *testing.T) {
 			r := rig.New(t, s)
 			r.Wipe()
 			l := r.Limiter("rl", rratelimiter.WithGranularity(d), rratelimiter.WithRecordFormat(format))
-			other := rig.New(t, s, rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.Now))
+			other := r.Beside("other")
 			r.SetRate(l, rratelimiter.PerSecond(1000))
 			r.ToBucket(d, 3*time.Millisecond)
 			end := r.Millis() + 47
@@ -218,7 +218,7 @@ func TestGranularityBoundsTheRecords(t *testing.T) {
 			const rate = 500
 			r := rig.New(t, s)
 			r.Wipe()
-			others := rig.New(t, s, rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.Now))
+			others := r.Beside("other")
 			l := r.Limiter("rl", rratelimiter.WithGranularity(d))
 			limiters := []*rratelimiter.Limiter{l, l, others.Limiter("rl", rratelimiter.WithGranularity(2*time.Millisecond)), others.Limiter("rl")}
 			r.SetRate(l, rratelimiter.PerSecond(rate))
@@ -278,7 +278,7 @@ func TestGranularityReturnsExactWaits(t *testing.T) {
 			r.Wipe()
 			var limiters []*rratelimiter.Limiter
 			for i, d := range []time.Duration{100 * time.Millisecond, 30 * time.Millisecond, time.Millisecond} {
-				c := rig.New(t, s, rratelimiter.WithClientID(fmt.Sprint(i)), rratelimiter.WithClock(r.Now))
+				c := r.Beside(fmt.Sprint(i))
 				limiters = append(limiters, c.Limiter("rl", rratelimiter.WithGranularity(d)))
 			}
 			r.SetRate(limiters[0], rratelimiter.PerSecond(rate))
@@ -317,7 +317,7 @@ func TestGranularityReturnsExactWaits(t *testing.T) {
 func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
-		other := rig.New(t, s, rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.Now))
+		other := r.Beside("other")
 		l, coarse := r.Limiter("rl", rratelimiter.WithGranularity(10*time.Millisecond)),
 			other.Limiter("rl", rratelimiter.WithGranularity(100*time.Millisecond))
 		r.SetRate(l, rratelimiter.PerSecond(10))

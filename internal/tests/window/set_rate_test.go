@@ -48,7 +48,7 @@ func TestSetRateForgetsOrKeeps(t *testing.T) {
 				l := r.Limiter("rl")
 				r.SetRate(l, test.before)
 				r.Try(l, test.used)
-				other := rratelimiter.NewClient(s.Client(), rratelimiter.WithClientID("other"), rratelimiter.WithClock(r.Now), rig.Patient).RateLimiter("rl")
+				other := r.Beside("other").Limiter("rl")
 				r.Try(other, 1)
 				if test.before.Type == rratelimiter.Overall {
 					r.Release(other, 1)
