@@ -63,7 +63,7 @@ func change(f func(c *Client), clients ...Client) []Client {
 }
 
 // No interleaving lets a window of the interval hold more than the rate, leaves something counted for longer than an interval and
-// the time of a lease, or breaks a rule of judge.go. The same for larger scopes, and beside Redisson's script, is in
+// the time of a lease, or breaks a rule of judge.go. The same for other scopes, and beside Redisson's script, is in
 // compat/differential. least is how many states each search must visit, so that it cannot become empty.
 func TestNoInterleavingBreaksARule(t *testing.T) {
 	leaves := Waits(1, 2)
