@@ -14,30 +14,32 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// Acquiring and releasing permits: argument checks, errors and observers of the public methods. How callers share calls
-// is not decided here.
+// Acquiring and releasing permits: argument checks, errors and observers of the public methods. How
+// callers share calls is not decided here.
 
-// Allow asks once for n permits and returns all that an HTTP response needs. If fewer than n permits are free, it takes
-// none, and Result.RetryAfter says when they will be free.
+// Allow asks once for n permits and returns all that an HTTP response needs. If fewer than n
+// permits are free, it takes none, and Result.RetryAfter says when they will be free.
 //
-// RetryAfter is exact if the limiter has at most 512 live records, or if n permits will be free when its 512 oldest records
-// have expired. Otherwise RetryAfter is a lower bound.
+// RetryAfter is exact if the limiter has at most 512 live records, or if n permits will be free
+// when its 512 oldest records have expired. Otherwise RetryAfter is a lower bound.
 func (l *Limiter) Allow(ctx context.Context, n int64) (Result, error) {
 	return l.request(ctx, "allow", dispatch.Ask{N: n, Detail: true})
 }
 
-// Peek returns what Allow would return now, and takes no permits. It writes nothing to Redis: it does not remove expired records,
-// set the rate of WithRate or WithEnforcedRate, or repair what is stored. Only Result.Remaining differs: it is the number of
-// permits that are free now, n of them included if Allowed. The answer can be out of date at once: another caller can take the
-// permits.
+// Peek returns what Allow would return now, and takes no permits. It writes nothing to Redis: it
+// does not remove expired records, set the rate of WithRate or WithEnforcedRate, or repair what is
+// stored. Only Result.Remaining differs: it is the number of permits that are free now, n of them
+// included if Allowed. The answer can be out of date at once: another caller can take the permits.
 //
-// What this process knows counts as for Allow: permits of a lease (WithLease) allow the request, a refusal in the deny cache
-// (WithDenyCache) refuses it, permits that callers of this process wait for are not free, and with WithFallback the process answers
-// while Redis is away. Peek takes no lease. So where Allow would take one, it can leave fewer permits, which return later.
+// What this process knows counts as for Allow: permits of a lease (WithLease) allow the request, a
+// refusal in the deny cache (WithDenyCache) refuses it, permits that callers of this process wait
+// for are not free, and with WithFallback the process answers while Redis is away. Peek takes no
+// lease. So where Allow would take one, it can leave fewer permits, which return later.
 //
-// The times are exact as those of Allow are, with one exception: if the records hold more permits than they should, for example
-// after a release by Redisson, Allow may repair them first, and its times are then later. Peek counts at most 100,000 expired
-// records. The errors are those of Allow. A lost reply never causes ErrOutcomeUnknown. Observers do not see the call.
+// The times are exact as those of Allow are, with one exception: if the records hold more permits
+// than they should, for example after a release by Redisson, Allow may repair them first, and its
+// times are then later. Peek counts at most 100,000 expired records. The errors are those of Allow.
+// A lost reply never causes ErrOutcomeUnknown. Observers do not see the call.
 func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 	result, err := dispatch.Result{}, l.err
 	if err == nil && n < 1 {
@@ -49,23 +51,26 @@ func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 	return Result(result), wrap("peek at", l.name, withNumber(err, n))
 }
 
-// TryAcquire takes n permits if they are free now, and reports whether it did (Redisson: tryAcquire).
+// TryAcquire takes n permits if they are free now, and reports whether it did (Redisson:
+// tryAcquire).
 func (l *Limiter) TryAcquire(ctx context.Context, n int64) (bool, error) {
 	result, err := l.request(ctx, "try to acquire from", dispatch.Ask{N: n})
 	return result.Allowed, err
 }
 
-// TryAcquireTimeout takes n permits and waits for them up to timeout (Redisson: tryAcquire with a timeout). If timeout is
-// 0 or less, it is TryAcquire.
+// TryAcquireTimeout takes n permits and waits for them up to timeout (Redisson: tryAcquire with a
+// timeout). If timeout is 0 or less, it is TryAcquire.
 //
-// It returns false as soon as a reply from Redis shows that the permits will not be free in time. It does not wait for a
-// release or a new rate that could free them earlier. Redisson waits until the timeout instead.
+// It returns false as soon as a reply from Redis shows that the permits will not be free in time.
+// It does not wait for a release or a new rate that could free them earlier. Redisson waits until
+// the timeout instead.
 //
-// If Redisson uses limiters on the server, TryAcquireTimeout may leave free permits to Redisson for up to 150 ms, or a quarter
-// of the interval if that is less. It asks once more before the timeout or ctx ends, so this costs no caller its permits.
+// If Redisson uses limiters on the server, TryAcquireTimeout may leave free permits to Redisson for
+// up to 150 ms, or a quarter of the interval if that is less. It asks once more before the timeout
+// or ctx ends, so this costs no caller its permits.
 //
-// If a call is in flight when the timeout ends, TryAcquireTimeout waits for the reply, so a timeout never causes
-// ErrOutcomeUnknown. Use the deadline of ctx for a hard bound.
+// If a call is in flight when the timeout ends, TryAcquireTimeout waits for the reply, so a timeout
+// never causes ErrOutcomeUnknown. Use the deadline of ctx for a hard bound.
 func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.Duration) (bool, error) {
 	if timeout <= 0 {
 		return l.TryAcquire(ctx, n)
@@ -75,18 +80,20 @@ func (l *Limiter) TryAcquireTimeout(ctx context.Context, n int64, timeout time.D
 	return result.Allowed, err
 }
 
-// Acquire takes n permits and waits for them until ctx ends (Redisson: acquire). Waiting callers are served in order,
-// with the exceptions that [Limiter] lists. If Redisson uses limiters on the server, Acquire may leave free permits to
-// Redisson for up to 150 ms, or a quarter of the interval if that is less, but not beyond the deadline of ctx.
+// Acquire takes n permits and waits for them until ctx ends (Redisson: acquire). Waiting callers
+// are served in order, with the exceptions that [Limiter] lists. If Redisson uses limiters on the
+// server, Acquire may leave free permits to Redisson for up to 150 ms, or a quarter of the interval
+// if that is less, but not beyond the deadline of ctx.
 //
 // More permits than the rate are ErrExceedsRate, unless the limiter has [WithInstalments].
 //
-// With [WithFailFast], Acquire returns a *[NotInTimeError] as soon as a reply from Redis shows that the permits cannot be free before
-// the deadline of ctx.
+// With [WithFailFast], Acquire returns a *[NotInTimeError] as soon as a reply from Redis shows that
+// the permits cannot be free before the deadline of ctx.
 //
-// If ctx ends while the caller waits, the error is ctx.Err(). If a call for the caller is in flight at that time, the error
-// wraps both ctx.Err() and ErrOutcomeUnknown. If a call to Redis fails, Acquire stops waiting and returns the error. A
-// caller that must survive an outage of Redis calls Acquire again, or uses WithFallback.
+// If ctx ends while the caller waits, the error is ctx.Err(). If a call for the caller is in flight
+// at that time, the error wraps both ctx.Err() and ErrOutcomeUnknown. If a call to Redis fails,
+// Acquire stops waiting and returns the error. A caller that must survive an outage of Redis calls
+// Acquire again, or uses WithFallback.
 func (l *Limiter) Acquire(ctx context.Context, n int64) error {
 	_, err := l.request(ctx, "acquire from", dispatch.Ask{N: n, Waits: true})
 	return err
@@ -120,7 +127,8 @@ func (l *Limiter) request(ctx context.Context, operation string, a dispatch.Ask)
 	}
 	if l.client.requestObserver != nil {
 		info := RequestInfo{
-			Limiter: l.name, Method: methodOf(&a), Waits: a.Waits, Permits: a.N, Leased: leased, Latency: time.Since(started), Err: err,
+			Limiter: l.name, Method: methodOf(&a), Waits: a.Waits, Permits: a.N, Leased: leased, Latency: time.Since(started),
+			Err: err,
 		}
 		if info.Granted = a.Taken; result.Allowed {
 			info.Granted = a.N
@@ -151,13 +159,14 @@ func methodOf(a *dispatch.Ask) string {
 	return "TryAcquire"
 }
 
-// AcquireUpTo takes as many permits as are free now, at most n, and returns how many it took. While other callers of this
-// process wait for permits of the limiter, it takes none.
+// AcquireUpTo takes as many permits as are free now, at most n, and returns how many it took. While
+// other callers of this process wait for permits of the limiter, it takes none.
 func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
 	return l.upTo(ctx, "acquire free permits of", n, nil)
 }
 
-// upTo serves AcquireUpTo, and reports it to the request observer. source is filled in with a grant, unless it is nil.
+// upTo serves AcquireUpTo, and reports it to the request observer. source is filled in with a
+// grant, unless it is nil.
 func (l *Limiter) upTo(ctx context.Context, operation string, n int64, source *dispatch.Source) (int64, error) {
 	started := time.Now()
 	granted, err := l.serveUpTo(ctx, operation, n, source)
@@ -178,14 +187,15 @@ func (l *Limiter) serveUpTo(ctx context.Context, operation string, n int64, sour
 	return got, wrap(operation, l.name, err)
 }
 
-// Release gives n permits back before their interval is over, and returns how many came back: at most the permits in use
-// (Redisson: release, since 3.52.0). It removes the permits of the oldest grants first. The remaining records keep their
-// times. So, not counting the released permits, no window holds more than the rate. Redisson's release does not remove
-// records: after it, the same permits become free a second time when their records expire.
+// Release gives n permits back before their interval is over, and returns how many came back: at
+// most the permits in use (Redisson: release, since 3.52.0). It removes the permits of the oldest
+// grants first. The remaining records keep their times. So, not counting the released permits, no
+// window holds more than the rate. Redisson's release does not remove records: after it, the same
+// permits become free a second time when their records expire.
 //
-// If n is 0, Release does nothing. If n is negative, the error is ErrInvalidPermits. Without a rate the error is
-// ErrNotInitialized. If the reply is lost, the error is ErrOutcomeUnknown, and more permits may have come back than Release
-// returns.
+// If n is 0, Release does nothing. If n is negative, the error is ErrInvalidPermits. Without a rate
+// the error is ErrNotInitialized. If the reply is lost, the error is ErrOutcomeUnknown, and more
+// permits may have come back than Release returns.
 func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 	const operation = "release to"
 	if l.err != nil {
@@ -198,50 +208,60 @@ func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 	return released, wrap(operation, l.name, err)
 }
 
-// AllowAll asks several limiters for n permits each: either all of them grant, or none does. A limiter that is listed twice
-// grants 2n permits. If one limiter is listed twice with different options, the options listed first count. Two names that
-// have the same permits in Redis, such as "a" and "{a}", are refused with ErrInvalidOption.
+// AllowAll asks several limiters for n permits each: either all of them grant, or none does. A
+// limiter that is listed twice grants 2n permits. If one limiter is listed twice with different
+// options, the options listed first count. Two names that have the same permits in Redis, such as
+// "a" and "{a}", are refused with ErrInvalidOption.
 //
-// With a *redis.Client, AllowAll asks all limiters in one step. With a cluster, a Ring or any other client, it does so if
-// the names share a hash tag (on a cluster: a slot). Callers of this process that ask the same limiters at the same time
-// share these calls. Callers that ask for the same numbers of permits are served in the order of their arrival. AllowAll
-// does not wait for permits, so it may take permits before callers that wait for one of the limiters. If ctx ends while the
-// call is in flight, the error wraps both ctx.Err() and ErrOutcomeUnknown, and permits that the call grants stay taken.
+// With a *redis.Client, AllowAll asks all limiters in one step. With a cluster, a Ring or any other
+// client, it does so if the names share a hash tag (on a cluster: a slot). Callers of this process
+// that ask the same limiters at the same time share these calls. Callers that ask for the same
+// numbers of permits are served in the order of their arrival. AllowAll does not wait for permits,
+// so it may take permits before callers that wait for one of the limiters. If ctx ends while the
+// call is in flight, the error wraps both ctx.Err() and ErrOutcomeUnknown, and permits that the
+// call grants stay taken.
 //
-// If AllowAll cannot ask all limiters in one step, it asks them one after the other. When a limiter refuses, the permits of
-// the limiters before it are given back. Other callers may be refused until then, so list first the limiter that refuses
-// most often. If ctx ends before all permits are given back, the rest is given back in the background, and the error wraps
-// both ctx.Err() and ErrOutcomeUnknown. If ctx ends while a limiter is asked, its permits are given back when the reply
-// arrives. If that reply is lost, they stay taken for one interval.
+// If AllowAll cannot ask all limiters in one step, it asks them one after the other. When a limiter
+// refuses, the permits of the limiters before it are given back. Other callers may be refused until
+// then, so list first the limiter that refuses most often. If ctx ends before all permits are given
+// back, the rest is given back in the background, and the error wraps both ctx.Err() and
+// ErrOutcomeUnknown. If ctx ends while a limiter is asked, its permits are given back when the
+// reply arrives. If that reply is lost, they stay taken for one interval.
 //
-// The results are in the order of the limiters. If a limiter refuses, Allowed is false in all results, and RetryAfter is 0
-// for the limiters that would have granted. If the limiters were asked one after the other, NextAfter and ResetAfter are 0 for
-// the limiters before the one that refused, and the limiters after it, which were not asked, have zero Results.
+// The results are in the order of the limiters. If a limiter refuses, Allowed is false in all
+// results, and RetryAfter is 0 for the limiters that would have granted. If the limiters were asked
+// one after the other, NextAfter and ResetAfter are 0 for the limiters before the one that refused,
+// and the limiters after it, which were not asked, have zero Results.
 func (c *Client) AllowAll(ctx context.Context, n int64, limiters ...*Limiter) ([]Result, error) {
 	return c.AllowAllN(ctx, slices.Repeat([]int64{n}, len(limiters)), limiters...)
 }
 
-// AllowAllN is AllowAll for permits[i] of limiters[i]. For example, a call of a language model takes one permit of a limit
-// of requests per minute, and one permit for each token of a limit of tokens per minute. The slices must have the same
-// length.
+// AllowAllN is AllowAll for permits[i] of limiters[i]. For example, a call of a language model
+// takes one permit of a limit of requests per minute, and one permit for each token of a limit of
+// tokens per minute. The slices must have the same length.
 func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Limiter) ([]Result, error) {
 	return c.askAll(ctx, "allow all", dispatch.Ask{}, permits, limiters, nil)
 }
 
-// AcquireAll takes n permits of each limiter, of all at the same time, and waits for them until ctx ends. While it waits, it holds
-// no permits. Limiters that are listed twice, and names that are refused, are as for [Client.AllowAll].
+// AcquireAll takes n permits of each limiter, of all at the same time, and waits for them until ctx
+// ends. While it waits, it holds no permits. Limiters that are listed twice, and names that are
+// refused, are as for [Client.AllowAll].
 //
-// If all limiters can be asked in one step (see [Client.AllowAll]), waiting callers have an order: at each limiter, callers of
-// [Limiter.Acquire] and of AcquireAll are served in the order of their arrival, as described at [Limiter], if they use Limiters with
-// the same name and options. A call for one of them leaves free the permits that callers in front of it wait for. There is one
-// exception: while a caller of AcquireAll waits for another limiter, those behind it may take permits of this one that are back in
-// time. So a caller of AcquireAll waits at most until its turn at each of its limiters and, for each of the others, one interval more.
+// If all limiters can be asked in one step (see [Client.AllowAll]), waiting callers have an order:
+// at each limiter, callers of [Limiter.Acquire] and of AcquireAll are served in the order of their
+// arrival, as described at [Limiter], if they use Limiters with the same name and options. A call
+// for one of them leaves free the permits that callers in front of it wait for. There is one
+// exception: while a caller of AcquireAll waits for another limiter, those behind it may take
+// permits of this one that are back in time. So a caller of AcquireAll waits at most until its turn
+// at each of its limiters and, for each of the others, one interval more.
 //
-// If the limiters are asked one after the other, AcquireAll asks all of them, gives back what it took if one refuses, and asks again
-// after the longest RetryAfter. Then there is no order, and a caller may be passed by others any number of times.
+// If the limiters are asked one after the other, AcquireAll asks all of them, gives back what it
+// took if one refuses, and asks again after the longest RetryAfter. Then there is no order, and a
+// caller may be passed by others any number of times.
 //
-// The errors are those of [Limiter.Acquire]. With [WithFailFast] for one of the limiters, AcquireAll returns a *[NotInTimeError] as
-// soon as a reply shows that it cannot have the permits before the deadline of ctx, if the limiters are asked in one step.
+// The errors are those of [Limiter.Acquire]. With [WithFailFast] for one of the limiters,
+// AcquireAll returns a *[NotInTimeError] as soon as a reply shows that it cannot have the permits
+// before the deadline of ctx, if the limiters are asked in one step.
 func (c *Client) AcquireAll(ctx context.Context, n int64, limiters ...*Limiter) error {
 	return c.AcquireAllN(ctx, slices.Repeat([]int64{n}, len(limiters)), limiters...)
 }
@@ -252,9 +272,12 @@ func (c *Client) AcquireAllN(ctx context.Context, permits []int64, limiters ...*
 	return err
 }
 
-// TryAcquireAllTimeout is AcquireAll, but waits up to timeout. It reports whether all limiters granted. If timeout is 0 or less, it
-// asks once. It returns false as soon as a reply shows that the permits will not be free in time, as [Limiter.TryAcquireTimeout] does.
-func (c *Client) TryAcquireAllTimeout(ctx context.Context, n int64, timeout time.Duration, limiters ...*Limiter) (bool, error) {
+// TryAcquireAllTimeout is AcquireAll, but waits up to timeout. It reports whether all limiters
+// granted. If timeout is 0 or less, it asks once. It returns false as soon as a reply shows that
+// the permits will not be free in time, as [Limiter.TryAcquireTimeout] does.
+func (c *Client) TryAcquireAllTimeout(
+	ctx context.Context, n int64, timeout time.Duration, limiters ...*Limiter,
+) (bool, error) {
 	a := dispatch.Ask{}
 	if timeout > 0 {
 		a = dispatch.Ask{Waits: true, Until: c.core.Clock().Add(timeout)}
@@ -263,15 +286,18 @@ func (c *Client) TryAcquireAllTimeout(ctx context.Context, n int64, timeout time
 	return err == nil && !slices.ContainsFunc(results, func(r Result) bool { return !r.Allowed }), err
 }
 
-// askAll makes a request to several limiters, which waits as a says. It fills in the grants with what was granted, unless they are
-// nil.
+// askAll makes a request to several limiters, which waits as a says. It fills in the grants with
+// what was granted, unless they are nil.
 func (c *Client) askAll(
 	ctx context.Context, operation string, a dispatch.Ask, permits []int64, limiters []*Limiter, grants []*Grant,
 ) ([]Result, error) {
 	if len(permits) != len(limiters) {
-		return nil, fmt.Errorf("%s: %w: %d numbers for %d limiters", operation, ErrInvalidPermits, len(permits), len(limiters))
+		return nil, fmt.Errorf(
+			"%s: %w: %d numbers for %d limiters", operation, ErrInvalidPermits, len(permits), len(limiters),
+		)
 	}
-	// A limiter that is listed twice is asked once, for the sum. index has the place of each in these lists.
+	// A limiter that is listed twice is asked once, for the sum. index has the place of each in these
+	// lists.
 	distinct, sums := make([]*Limiter, 0, len(limiters)), make([]int64, 0, len(limiters))
 	all := make([]string, 0, keys.Count*len(limiters))
 	index := make([]int, len(limiters))
@@ -289,9 +315,13 @@ func (c *Client) askAll(
 		if l.err != nil {
 			return nil, wrap(operation+" of", l.name, l.err)
 		}
-		at := slices.IndexFunc(distinct, func(d *Limiter) bool { return d.core.Keys()[keys.Permits] == l.core.Keys()[keys.Permits] })
+		at := slices.IndexFunc(
+			distinct, func(d *Limiter) bool { return d.core.Keys()[keys.Permits] == l.core.Keys()[keys.Permits] },
+		)
 		if at >= 0 && distinct[at].core.Key() != l.core.Key() { // such as "a" and "{a}"
-			return nil, wrap(operation+" of", l.name, invalidOption("it has the permits of %s, too", dispatch.Quoted(distinct[at].name)))
+			return nil, wrap(
+				operation+" of", l.name, invalidOption("it has the permits of %s, too", dispatch.Quoted(distinct[at].name)),
+			)
 		}
 		if at < 0 {
 			at = len(distinct)
@@ -345,7 +375,8 @@ func (c *Client) askAll(
 	return results, nil
 }
 
-// askTogether asks all limiters in one script. It fills in the sources with what was granted, unless they are nil.
+// askTogether asks all limiters in one script. It fills in the sources with what was granted,
+// unless they are nil.
 func (c *Client) askTogether(
 	ctx context.Context, operation string, a dispatch.Ask, permits []int64, limiters []*Limiter,
 ) ([]Result, error) {
@@ -380,7 +411,8 @@ func (c *Client) askTogether(
 	latency := time.Since(started)
 	for i, l := range limiters {
 		info := RequestInfo{
-			Limiter: l.name, Method: methodOfAll(&a), Waits: a.Waits, Permits: permits[i], Leased: leased, Latency: latency, Err: err,
+			Limiter: l.name, Method: methodOfAll(&a), Waits: a.Waits, Permits: permits[i], Leased: leased, Latency: latency,
+			Err: err,
 		}
 		if err == nil && results[i].Allowed {
 			info.Granted = permits[i]
@@ -401,7 +433,8 @@ func methodOfAll(a *dispatch.Ask) string {
 	return "TryAcquireAllTimeout"
 }
 
-// waitInOrder calls askInOrder until the limiters grant, ctx ends, or the permits are not free before the end of the timeout.
+// waitInOrder calls askInOrder until the limiters grant, ctx ends, or the permits are not free
+// before the end of the timeout.
 func (c *Client) waitInOrder(
 	ctx context.Context, operation string, a dispatch.Ask, permits []int64, limiters []*Limiter,
 ) ([]Result, error) {
@@ -427,8 +460,8 @@ func (c *Client) waitInOrder(
 	}
 }
 
-// askInOrder asks one limiter after the other. If one refuses, it gives back what it took. It fills in the sources as
-// askTogether does.
+// askInOrder asks one limiter after the other. If one refuses, it gives back what it took. It fills
+// in the sources as askTogether does.
 func (c *Client) askInOrder(
 	ctx context.Context, operation string, permits []int64, limiters []*Limiter, sources []dispatch.Source,
 ) ([]Result, error) {
@@ -461,9 +494,11 @@ func (c *Client) askInOrder(
 	return results, nil
 }
 
-// undo gives back what limiters granted, in parallel, each call within the call timeout. If ctx ends, undo returns
-// ErrOutcomeUnknown, and the calls go on in the background.
-func undo(ctx context.Context, operation string, permits []int64, limiters []*Limiter, sources []dispatch.Source) error {
+// undo gives back what limiters granted, in parallel, each call within the call timeout. If ctx
+// ends, undo returns ErrOutcomeUnknown, and the calls go on in the background.
+func undo(
+	ctx context.Context, operation string, permits []int64, limiters []*Limiter, sources []dispatch.Source,
+) error {
 	undone := make(chan error, len(limiters))
 	for i, l := range limiters {
 		go func() {

@@ -14,8 +14,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// The examples run on an embedded server whose clock stands still until they move it. A program uses a redis client
-// instead; the rest is the same:
+// The examples run on an embedded server whose clock stands still until they move it. A program
+// uses a redis client instead; the rest is the same:
 //
 //	client := rratelimiter.NewClient(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 
@@ -247,7 +247,8 @@ func ExampleClient_AllowAll() {
 	// false 0 1m0s
 }
 
-// A call of a language model takes a request and as many tokens as it can cost, and gives back what it did not use.
+// A call of a language model takes a request and as many tokens as it can cost, and gives back what
+// it did not use.
 func ExampleClient_TakeAll() {
 	ctx := context.Background()
 	s := limittest.Start()
@@ -349,7 +350,8 @@ func ExampleGrant_Return() {
 	// 0 <nil>
 }
 
-// A mail waits until the limits of the provider and of its sender allow it. Until then it takes no permits.
+// A mail waits until the limits of the provider and of its sender allow it. Until then it takes no
+// permits.
 func ExampleClient_AcquireAll() {
 	server := limittest.Start()
 	defer server.Close()
@@ -380,7 +382,8 @@ func ExampleClient_AcquireAll() {
 	// 49 <nil>
 }
 
-// A call of a language model waits for one permit of a limit of requests, and for its tokens of another limit.
+// A call of a language model waits for one permit of a limit of requests, and for its tokens of
+// another limit.
 func ExampleClient_AcquireAllN() {
 	server := limittest.Start()
 	defer server.Close()
@@ -463,13 +466,15 @@ func ExampleClient_Waiting() {
 	// <nil> map[]
 }
 
-// A process reports whether it can reach Redis. While it cannot, it decides by itself, because of WithFallback.
+// A process reports whether it can reach Redis. While it cannot, it decides by itself, because of
+// WithFallback.
 func ExampleLimiter_Health() {
 	server := limittest.Start()
 	defer server.Close()
 	ctx := context.Background()
 
-	limiter := server.Client().RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithFallback(1))
+	limiter := server.Client().
+		RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithFallback(1))
 	fmt.Println(limiter.Health().Away)
 	server.Fail("LOADING Redis is loading the dataset in memory")
 	fmt.Println(limiter.TryAcquire(ctx, 1))
@@ -569,7 +574,8 @@ func ExampleWithFallback() {
 	defer server.Close()
 	ctx := context.Background()
 
-	limiter := server.Client().RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithFallback(0.5))
+	limiter := server.Client().
+		RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithFallback(0.5))
 	server.Fail("LOADING Redis is loading the dataset in memory")
 	for range 2 {
 		result, err := limiter.Allow(ctx, 4)
@@ -605,8 +611,9 @@ func ExampleWithInstalments() {
 	server := limittest.Start()
 	defer server.Close()
 
-	limiter := server.Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.Rate{Permits: 2, Interval: 10 * time.Millisecond}),
-		rratelimiter.WithInstalments())
+	limiter := server.Client().
+		RateLimiter("mails", rratelimiter.WithRate(rratelimiter.Rate{Permits: 2, Interval: 10 * time.Millisecond}),
+			rratelimiter.WithInstalments())
 	go func() {
 		for range 100 {
 			time.Sleep(time.Millisecond)
@@ -622,7 +629,8 @@ func ExampleWithFailFast() {
 	server := limittest.Start()
 	defer server.Close()
 
-	limiter := server.Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerHour(1)), rratelimiter.WithFailFast())
+	limiter := server.Client().
+		RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerHour(1)), rratelimiter.WithFailFast())
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for range 2 {
@@ -706,7 +714,8 @@ func ExampleWithRecordPerRequest() {
 	// 2 <nil>
 }
 
-// The format of Redisson 3.13.3 to 3.16.3 has 4 bytes for the id of a record, and 4 bytes for its permits.
+// The format of Redisson 3.13.3 to 3.16.3 has 4 bytes for the id of a record, and 4 bytes for its
+// permits.
 func ExampleWithRecordFormat() {
 	server := limittest.Start()
 	defer server.Close()
@@ -753,7 +762,8 @@ func ExampleWithCallTimeout() {
 	// Output: true
 }
 
-// Each process has the rate for itself. With a stable id, a restarted process finds the permits that it used before.
+// Each process has the rate for itself. With a stable id, a restarted process finds the permits
+// that it used before.
 func ExampleWithClientID() {
 	server := limittest.Start()
 	defer server.Close()
@@ -780,7 +790,8 @@ func ExampleWithClock() {
 
 	var passed atomic.Int64 // seconds
 	clock := func() time.Time { return time.Unix(1_000_000_000+passed.Load(), 0) }
-	limiter := server.Client(rratelimiter.WithClock(clock)).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(1)))
+	limiter := server.Client(rratelimiter.WithClock(clock)).
+		RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(1)))
 	fmt.Println(limiter.TryAcquire(ctx, 1))
 	fmt.Println(limiter.TryAcquire(ctx, 1))
 	passed.Store(60)
@@ -1025,7 +1036,8 @@ func ExampleLimiter_RenameNX() {
 	// true <nil>
 }
 
-// The limiter of a visitor is removed after an hour. With IfGreater, Expire does not shorten that time.
+// The limiter of a visitor is removed after an hour. With IfGreater, Expire does not shorten that
+// time.
 func ExampleLimiter_Expire() {
 	server := limittest.Start()
 	defer server.Close()
@@ -1161,7 +1173,8 @@ func ExampleObserver() {
 	// orders granted 0 denied 1 permits 0
 }
 
-// slow reports requests that were blocked for long. It is an Observer that also implements RequestObserver.
+// slow reports requests that were blocked for long. It is an Observer that also implements
+// RequestObserver.
 type slow struct{ than time.Duration }
 
 func (slow) Call(rratelimiter.CallInfo) {}

@@ -10,12 +10,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 )
 
-// A Grant holds the permits that [Limiter.Take], [Limiter.TakeUpTo] or [Client.TakeAll] took from one limiter. It is safe
-// for concurrent use. A nil Grant, that of a refused request, holds no permits.
+// A Grant holds the permits that [Limiter.Take], [Limiter.TakeUpTo] or [Client.TakeAll] took from
+// one limiter. It is safe for concurrent use. A nil Grant, that of a refused request, holds no
+// permits.
 //
 // In these cases permits cannot be given back, and return when their interval is over:
-//   - The reply of the call was lost, so there is no Grant. (If only ctx ended, and the reply arrives later, the permits
-//     are given back in the background.)
+//   - The reply of the call was lost, so there is no Grant. (If only ctx ended, and the reply
+//     arrives later, the permits are given back in the background.)
 //   - The process ended without calling Return. A Grant cannot be stored.
 type Grant struct {
 	limiter *Limiter
@@ -25,9 +26,10 @@ type Grant struct {
 	left int64
 }
 
-// Take is Allow with a Grant, which can give the permits back: for example when the work does not happen, or needs fewer
-// permits. If Result.Allowed is false, the Grant is nil. If ctx ends while the call is in flight, the error wraps both
-// ctx.Err() and ErrOutcomeUnknown, and the permits that the call takes are given back in the background.
+// Take is Allow with a Grant, which can give the permits back: for example when the work does not
+// happen, or needs fewer permits. If Result.Allowed is false, the Grant is nil. If ctx ends while
+// the call is in flight, the error wraps both ctx.Err() and ErrOutcomeUnknown, and the permits that
+// the call takes are given back in the background.
 func (l *Limiter) Take(ctx context.Context, n int64) (*Grant, Result, error) {
 	g := &Grant{limiter: l, left: n}
 	result, err := l.request(ctx, "take from", dispatch.Ask{N: n, Detail: true, Source: &g.from})
@@ -37,9 +39,10 @@ func (l *Limiter) Take(ctx context.Context, n int64) (*Grant, Result, error) {
 	return g, result, nil
 }
 
-// TakeUpTo is AcquireUpTo with a Grant: it takes as many permits as are free now, at most n. [Grant.Permits] returns their
-// number. If none are free, the Grant is nil. If ctx ends while the call is in flight, the error wraps both ctx.Err() and
-// ErrOutcomeUnknown, and the permits that the call takes are given back in the background.
+// TakeUpTo is AcquireUpTo with a Grant: it takes as many permits as are free now, at most n.
+// [Grant.Permits] returns their number. If none are free, the Grant is nil. If ctx ends while the
+// call is in flight, the error wraps both ctx.Err() and ErrOutcomeUnknown, and the permits that the
+// call takes are given back in the background.
 func (l *Limiter) TakeUpTo(ctx context.Context, n int64) (*Grant, error) {
 	g := &Grant{limiter: l}
 	var err error
@@ -49,13 +52,16 @@ func (l *Limiter) TakeUpTo(ctx context.Context, n int64) (*Grant, error) {
 	return g, err
 }
 
-// TakeAll is AllowAllN with a Grant for each limiter: it takes permits[i] of limiters[i], from all limiters or from none.
-// Each Grant can be given back separately, in full or in part, and all together by [GrantAll.Return]. For example, a call of a language model takes one permit of
-// a limit of requests per minute and as many tokens as it can cost, and gives back the tokens that it did not use.
+// TakeAll is AllowAllN with a Grant for each limiter: it takes permits[i] of limiters[i], from all
+// limiters or from none. Each Grant can be given back separately, in full or in part, and all
+// together by [GrantAll.Return]. For example, a call of a language model takes one permit of a
+// limit of requests per minute and as many tokens as it can cost, and gives back the tokens that it
+// did not use.
 //
-// The grants and the results are in the order of the limiters. A limiter that is listed twice has a Grant at each place. If
-// one limiter refuses, the slice of grants is nil. The results and the errors are the same as those of AllowAllN. If ctx
-// ends while a call is in flight, the permits that the call takes are given back in the background.
+// The grants and the results are in the order of the limiters. A limiter that is listed twice has a
+// Grant at each place. If one limiter refuses, the slice of grants is nil. The results and the
+// errors are the same as those of AllowAllN. If ctx ends while a call is in flight, the permits
+// that the call takes are given back in the background.
 func (c *Client) TakeAll(ctx context.Context, permits []int64, limiters ...*Limiter) ([]*Grant, []Result, error) {
 	grants := make([]*Grant, len(limiters))
 	results, err := c.askAll(ctx, "take all", dispatch.Ask{}, permits, limiters, grants)
@@ -65,9 +71,9 @@ func (c *Client) TakeAll(ctx context.Context, permits []int64, limiters ...*Limi
 	return grants, results, nil
 }
 
-// Permits returns the number of permits that can still be given back with Return. Each call of Return lowers it by n, even
-// if fewer permits came back. If Return fails with an error other than ErrOutcomeUnknown, the permits that did not come back
-// are added again.
+// Permits returns the number of permits that can still be given back with Return. Each call of
+// Return lowers it by n, even if fewer permits came back. If Return fails with an error other than
+// ErrOutcomeUnknown, the permits that did not come back are added again.
 func (g *Grant) Permits() int64 {
 	if g == nil {
 		return 0
@@ -77,20 +83,24 @@ func (g *Grant) Permits() int64 {
 	return g.left
 }
 
-// Return gives back n permits of the grant, at most as many as Permits returns, and returns how many came back. Permits
-// that are already free do not come back again: their interval is over, or they were freed by Release, Reset, Delete, or
-// SetRate without KeepState. But if this client has later grants with the time of this one, Return frees their permits then.
+// Return gives back n permits of the grant, at most as many as Permits returns, and returns how
+// many came back. Permits that are already free do not come back again: their interval is over, or
+// they were freed by Release, Reset, Delete, or SetRate without KeepState. But if this client has
+// later grants with the time of this one, Return frees their permits then.
 //
-// Return takes the permits out of records that this client wrote with the time of this grant. A record can hold several
-// grants of the same time. The permits of the other grants become free at the same time as before. If the process
-// granted the permits locally (WithFallback), Return frees the permits that the process granted last. [Limiter.Release]
-// removes the oldest permits of all clients instead.
+// Return takes the permits out of records that this client wrote with the time of this grant. A
+// record can hold several grants of the same time. The permits of the other grants become free at
+// the same time as before. If the process granted the permits locally (WithFallback), Return frees
+// the permits that the process granted last. [Limiter.Release] removes the oldest permits of all
+// clients instead.
 //
-// If the call that took the permits was retried, the network may still deliver its first attempt. After Return that attempt
-// takes all permits of the call again, if they are free, for one interval and for no caller.
+// If the call that took the permits was retried, the network may still deliver its first attempt.
+// After Return that attempt takes all permits of the call again, if they are free, for one interval
+// and for no caller.
 //
-// If n is 0 or the grant is nil, Return does nothing. If n is negative, the error is ErrInvalidPermits. If the reply is
-// lost, the error is ErrOutcomeUnknown: the permits may have come back, and no later Return gives them back.
+// If n is 0 or the grant is nil, Return does nothing. If n is negative, the error is
+// ErrInvalidPermits. If the reply is lost, the error is ErrOutcomeUnknown: the permits may have
+// come back, and no later Return gives them back.
 func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 	const operation = "return to"
 	if g == nil {
@@ -118,8 +128,8 @@ func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 // A GrantAll holds the grants of several limiters, such as those of [Client.TakeAll].
 type GrantAll []*Grant
 
-// Return gives back all permits of all grants, by calls that run at the same time, and returns how many came back, of all limiters
-// together. The error joins those of all calls. See [Grant.Return].
+// Return gives back all permits of all grants, by calls that run at the same time, and returns how
+// many came back, of all limiters together. The error joins those of all calls. See [Grant.Return].
 func (all GrantAll) Return(ctx context.Context) (int64, error) {
 	returned, errs := make([]int64, len(all)), make([]error, len(all))
 	var calls sync.WaitGroup
@@ -138,14 +148,16 @@ func (all GrantAll) Return(ctx context.Context) (int64, error) {
 type Health struct {
 	Away    bool // the node cannot be reached, or cannot grant permits (see WithFallback)
 	Decides bool // this process decides instead of the node (WithFallback)
-	// Silence is how long the last call for this limiter has been waiting for its reply; calls for other limiters do not
-	// count. It is 0 if the reply has come, if the call has stalled and carries no caller of Acquire or TryAcquireTimeout,
-	// and for calls of AllowAll, AcquireAll and AcquireUpTo.
+	// Silence is how long the last call for this limiter has been waiting for its reply; calls for
+	// other limiters do not count. It is 0 if the reply has come, if the call has stalled and carries
+	// no caller of Acquire or TryAcquireTimeout, and for calls of AllowAll, AcquireAll and
+	// AcquireUpTo.
 	Silence time.Duration
 }
 
-// Health returns the health of the limiter's node. It does not block, and is cheap enough to be called for each
-// request. While the node is away, a call of Health starts a probe in the background if one is due: first after 100 ms,
-// then less often, down to once per second. So call Health repeatedly. If no call of Health and no request comes within
-// 1 s after a probe is due, the node no longer counts as away, until a call fails again.
+// Health returns the health of the limiter's node. It does not block, and is cheap enough to be
+// called for each request. While the node is away, a call of Health starts a probe in the
+// background if one is due: first after 100 ms, then less often, down to once per second. So call
+// Health repeatedly. If no call of Health and no request comes within 1 s after a probe is due, the
+// node no longer counts as away, until a call fails again.
 func (l *Limiter) Health() Health { return Health(l.core.Health()) }

@@ -13,22 +13,23 @@ import (
 
 // State is the content of a limiter's keys at one time.
 type State struct {
-	Rate           Rate
-	Available      int64         // permits free now, including those of expired records
-	Used           int64         // permits in live records
-	Leased         int64         // part of Used that this client has taken ahead of demand (WithLease) and may still grant
+	Rate      Rate
+	Available int64 // permits free now, including those of expired records
+	Used      int64 // permits in live records
+	// part of Used that this client has taken ahead of demand (WithLease) and may still grant
+	Leased         int64
 	Records        int           // number of live records
 	Oldest, Newest time.Time     // times of live records; zero if there are none
 	TTL            time.Duration // of the configuration; 0: none
-	// Consistent: the stored free permits and the permits in all records, including expired ones, add up to the rate; or
-	// Redis has neither the number nor a record.
+	// Consistent: the stored free permits and the permits in all records, including expired ones, add
+	// up to the rate; or Redis has neither the number nor a record.
 	Consistent bool
 }
 
-// AvailablePermits returns the number of permits free now (Redisson: availablePermits). Like Redisson's method, it removes
-// expired records. It also compares the stored number of free permits with the live records. If that number is too low, it
-// is raised. If it is too high, it stays, and the surplus is taken out of the oldest records. Without a rate the error is
-// ErrNotInitialized.
+// AvailablePermits returns the number of permits free now (Redisson: availablePermits). Like
+// Redisson's method, it removes expired records. It also compares the stored number of free permits
+// with the live records. If that number is too low, it is raised. If it is too high, it stays, and
+// the surplus is taken out of the oldest records. Without a rate the error is ErrNotInitialized.
 func (l *Limiter) AvailablePermits(ctx context.Context) (int64, error) {
 	const operation = "count the permits of"
 	if l.err != nil {
@@ -38,8 +39,9 @@ func (l *Limiter) AvailablePermits(ctx context.Context) (int64, error) {
 	return free, wrap(operation, l.name, err)
 }
 
-// State reads the limiter and changes nothing: it does not even remove expired records. It reads every record. Hundreds of
-// thousands of records block Redis for a part of a second. Without a rate the error is ErrNotInitialized.
+// State reads the limiter and changes nothing: it does not even remove expired records. It reads
+// every record. Hundreds of thousands of records block Redis for a part of a second. Without a rate
+// the error is ErrNotInitialized.
 func (l *Limiter) State(ctx context.Context) (State, error) {
 	r, err := l.read(ctx, protocol.StateScript, false)
 	if err != nil {
@@ -72,12 +74,13 @@ func (l *Limiter) read(ctx context.Context, s *script.Script, configOnly bool) (
 	return state, err
 }
 
-// Clients returns the sorted ids of the clients that have their own state on this limiter. A PerClient rate creates such
-// state.
+// Clients returns the sorted ids of the clients that have their own state on this limiter. A
+// PerClient rate creates such state.
 //
-// Clients scans all keys of the server (SCAN), which takes long on a large server. On a cluster or a Ring it scans the node
-// that holds the limiter's keys. An AutoPipeliner, or a client of another type, over several nodes does not show which node
-// holds the keys. The method may then scan another node. Call it on a limiter of the underlying client instead.
+// Clients scans all keys of the server (SCAN), which takes long on a large server. On a cluster or
+// a Ring it scans the node that holds the limiter's keys. An AutoPipeliner, or a client of another
+// type, over several nodes does not show which node holds the keys. The method may then scan
+// another node. Call it on a limiter of the underlying client instead.
 func (l *Limiter) Clients(ctx context.Context) ([]string, error) {
 	ids, err := l.clients(ctx)
 	return ids, wrap("list the clients of", l.name, err)
@@ -108,9 +111,10 @@ func escapeGlob(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
 }
 
-// Glance is a cheap State: it changes nothing, and costs Redis almost nothing for any number of records. If there are more
-// than 2,000 live or more than 2,000 expired records, Glance does not check the stored number of free permits, and exact is
-// false. Without a rate the error is ErrNotInitialized.
+// Glance is a cheap State: it changes nothing, and costs Redis almost nothing for any number of
+// records. If there are more than 2,000 live or more than 2,000 expired records, Glance does not
+// check the stored number of free permits, and exact is false. Without a rate the error is
+// ErrNotInitialized.
 func (l *Limiter) Glance(ctx context.Context) (s State, exact bool, err error) {
 	r, err := l.read(ctx, protocol.GlanceScript, false)
 	if err != nil {
@@ -122,17 +126,19 @@ func (l *Limiter) Glance(ctx context.Context) (s State, exact bool, err error) {
 // Repaired describes what Repair or Reset found and changed.
 type Repaired struct {
 	Changed bool // something was changed; with DryRun: would be changed
-	// Fault says what was wrong with the stored number of free permits; "" if nothing. Reset reports only a number that is
-	// missing or invalid.
+	// Fault says what was wrong with the stored number of free permits; "" if nothing. Reset reports
+	// only a number that is missing or invalid.
 	Fault string
 	Was   int64 // free permits stored before; 0 if that could not be read
-	// Free is the right number of free permits. For Reset it is the rate. For Repair it is the rate less the permits in all
-	// records. Expired records count, too, if they stay: with DryRun, or if nothing is repaired.
+	// Free is the right number of free permits. For Reset it is the rate. For Repair it is the rate
+	// less the permits in all records. Expired records count, too, if they stay: with DryRun, or if
+	// nothing is repaired.
 	Free    int64
 	Records int   // number of records, including expired ones
 	Permits int64 // permits in these records
 
-	Blocked time.Duration // time from the repair until a permit is free according to the records; 0: one is free now
+	// time from the repair until a permit is free according to the records; 0: one is free now
+	Blocked time.Duration
 }
 
 // A RepairOption changes what Repair and Reset do.
@@ -143,18 +149,20 @@ type repairOptions struct{ dry bool }
 // DryRun makes Repair and Reset report what they would do, without doing it.
 func DryRun() RepairOption { return func(o *repairOptions) { o.dry = true } }
 
-// Repair recomputes the number of free permits from the records, and ignores the stored number. On a PerClient limiter it
-// repairs this client's own state.
+// Repair recomputes the number of free permits from the records, and ignores the stored number. On
+// a PerClient limiter it repairs this client's own state.
 //
-// Redisson's release makes permits free, but leaves them in their records. Repair cannot distinguish this from a fault.
-// It counts such permits as used again, unless a Go client has already taken them out of the oldest records. Go clients
-// do that when they find more free permits than the records allow.
+// Redisson's release makes permits free, but leaves them in their records. Repair cannot
+// distinguish this from a fault. It counts such permits as used again, unless a Go client has
+// already taken them out of the oldest records. Go clients do that when they find more free permits
+// than the records allow.
 //
-// Repair trusts all records, whichever client wrote them. A record that holds many times the rate, or is dated far in the
-// future, leaves the limiter without a free permit for Repaired.Blocked. If that is too long, use Reset.
+// Repair trusts all records, whichever client wrote them. A record that holds many times the rate,
+// or is dated far in the future, leaves the limiter without a free permit for Repaired.Blocked. If
+// that is too long, use Reset.
 //
-// Repair reads every record. Hundreds of thousands of live records block Redis for a part of a second. Without a rate the
-// error is ErrNotInitialized.
+// Repair reads every record. Hundreds of thousands of live records block Redis for a part of a
+// second. Without a rate the error is ErrNotInitialized.
 func (l *Limiter) Repair(ctx context.Context, opts ...RepairOption) (Repaired, error) {
 	r, err := l.repair(ctx, protocol.Repair{Dry: true})
 	if err == nil && r.Changed && !repairOptionsOf(opts).dry {
@@ -169,9 +177,10 @@ func (l *Limiter) Repair(ctx context.Context, opts ...RepairOption) (Repaired, e
 	return r, wrap("repair", l.name, err)
 }
 
-// Reset removes all records and keeps the configuration: all permits are free then. On a PerClient limiter it resets this
-// client's own state. Up to twice the rate can be granted within the interval around a Reset. Without a rate the error is
-// ErrNotInitialized. If the reply was lost, the error is ErrOutcomeUnknown.
+// Reset removes all records and keeps the configuration: all permits are free then. On a PerClient
+// limiter it resets this client's own state. Up to twice the rate can be granted within the
+// interval around a Reset. Without a rate the error is ErrNotInitialized. If the reply was lost,
+// the error is ErrOutcomeUnknown.
 func (l *Limiter) Reset(ctx context.Context, opts ...RepairOption) (Repaired, error) {
 	r, err := l.repair(ctx, protocol.Repair{Reset: true, Dry: repairOptionsOf(opts).dry})
 	return r, wrap("reset", l.name, err)

@@ -13,29 +13,32 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// An ExpireCondition makes a new TTL depend on the present TTL. At most one condition can be given. Conditions work on
-// every server, including Redis before 7.0, where PEXPIRE has no conditions.
+// An ExpireCondition makes a new TTL depend on the present TTL. At most one condition can be given.
+// Conditions work on every server, including Redis before 7.0, where PEXPIRE has no conditions.
 type ExpireCondition int
 
 // The conditions, with Redisson's methods.
 const (
-	IfNotSet  ExpireCondition = iota + 1 // there is no TTL (expireIfNotSet)
-	IfSet                                // there is a TTL (expireIfSet)
-	IfGreater                            // there is a TTL, and the new one ends later (expireIfGreater)
-	IfLess                               // there is no TTL, or the new one ends earlier (expireIfLess)
+	IfNotSet ExpireCondition = iota + 1 // there is no TTL (expireIfNotSet)
+	IfSet                               // there is a TTL (expireIfSet)
+	// there is a TTL, and the new one ends later (expireIfGreater)
+	IfGreater
+	IfLess // there is no TTL, or the new one ends earlier (expireIfLess)
 )
 
-// Expire sets the time after which the limiter is removed, rounded up to whole milliseconds (Redisson: expire). It returns
-// whether the TTL was set: false if there is no limiter or the condition is not met. If ttl is zero or less, the limiter is
-// removed now. Keys that later grants create expire at the same time as the limiter. Keys of another Redis type belong to
-// another program and keep their TTL.
+// Expire sets the time after which the limiter is removed, rounded up to whole milliseconds
+// (Redisson: expire). It returns whether the TTL was set: false if there is no limiter or the
+// condition is not met. If ttl is zero or less, the limiter is removed now. Keys that later grants
+// create expire at the same time as the limiter. Keys of another Redis type belong to another
+// program and keep their TTL.
 //
-// The TTL ends whether the limiter is in use or not, and the grants that still count are then forgotten, as by Delete. So an
-// interval that includes that time can hold the rate twice. [Rate.KeepAlive] removes only a limiter that is unused.
+// The TTL ends whether the limiter is in use or not, and the grants that still count are then
+// forgotten, as by Delete. So an interval that includes that time can hold the rate twice.
+// [Rate.KeepAlive] removes only a limiter that is unused.
 //
-// More than one condition, or an unknown condition, is ErrInvalidOption. If the reply was lost, Expire is retried, provided
-// that it has no condition and that ttl is more than WithCallTimeout. Otherwise, or if no retry has a reply, the error is
-// ErrOutcomeUnknown.
+// More than one condition, or an unknown condition, is ErrInvalidOption. If the reply was lost,
+// Expire is retried, provided that it has no condition and that ttl is more than WithCallTimeout.
+// Otherwise, or if no retry has a reply, the error is ErrOutcomeUnknown.
 func (l *Limiter) Expire(ctx context.Context, ttl time.Duration, cond ...ExpireCondition) (bool, error) {
 	ms := ttl.Milliseconds()
 	if ttl > 0 && ttl%time.Millisecond > 0 {
@@ -44,10 +47,10 @@ func (l *Limiter) Expire(ctx context.Context, ttl time.Duration, cond ...ExpireC
 	return l.expire(ctx, protocol.ExpireIn, ms, cond)
 }
 
-// ExpireAt sets the time at which the limiter is removed, rounded down to whole milliseconds, and returns whether the time
-// was set (Redisson: expireAt). If t is in the past, the limiter is removed now. If t is more than 1e15 ms (31,000 years)
-// after the epoch, that time is used instead. Conditions, retries and errors are as for Expire, where ttl is the time until
-// t.
+// ExpireAt sets the time at which the limiter is removed, rounded down to whole milliseconds, and
+// returns whether the time was set (Redisson: expireAt). If t is in the past, the limiter is
+// removed now. If t is more than 1e15 ms (31,000 years) after the epoch, that time is used instead.
+// Conditions, retries and errors are as for Expire, where ttl is the time until t.
 func (l *Limiter) ExpireAt(ctx context.Context, t time.Time, cond ...ExpireCondition) (bool, error) {
 	const last = 1e15 // ms since the epoch; Lua numbers are exact up to here
 	ms := t.UnixMilli()
@@ -59,14 +62,17 @@ func (l *Limiter) ExpireAt(ctx context.Context, t time.Time, cond ...ExpireCondi
 	return l.expire(ctx, protocol.ExpireAt, ms, cond)
 }
 
-// ClearExpire removes the TTL, and returns whether there was one (Redisson: clearExpire). A limiter with a KeepAlive gets a
-// TTL again when it is used next. This client's PerClient state keeps a TTL, and expires when it is no longer needed. If
-// the reply was lost, the error is ErrOutcomeUnknown.
+// ClearExpire removes the TTL, and returns whether there was one (Redisson: clearExpire). A limiter
+// with a KeepAlive gets a TTL again when it is used next. This client's PerClient state keeps a
+// TTL, and expires when it is no longer needed. If the reply was lost, the error is
+// ErrOutcomeUnknown.
 func (l *Limiter) ClearExpire(ctx context.Context) (bool, error) {
 	return l.expire(ctx, protocol.Persist, 0, nil)
 }
 
-func (l *Limiter) expire(ctx context.Context, command protocol.ExpireCommand, ms int64, cond []ExpireCondition) (bool, error) {
+func (l *Limiter) expire(
+	ctx context.Context, command protocol.ExpireCommand, ms int64, cond []ExpireCondition,
+) (bool, error) {
 	condition, err := conditionOf(cond)
 	if l.err != nil {
 		err = l.err
@@ -93,8 +99,8 @@ func conditionOf(cond []ExpireCondition) (protocol.ExpireCondition, error) {
 	return names[cond[0]], nil
 }
 
-// TTL returns the time after which the limiter is removed; 0 means never (Redisson: remainTimeToLive). Without a
-// limiter the error is ErrNotInitialized.
+// TTL returns the time after which the limiter is removed; 0 means never (Redisson:
+// remainTimeToLive). Without a limiter the error is ErrNotInitialized.
 func (l *Limiter) TTL(ctx context.Context) (time.Duration, error) {
 	const operation = "read the TTL of"
 	if l.err != nil {
@@ -117,13 +123,14 @@ func (l *Limiter) Exists(ctx context.Context) (bool, error) {
 	return n > 0, wrap("look for", l.name, err)
 }
 
-// Delete removes the limiter: its configuration, its state, and this client's state (Redisson: delete). It returns whether
-// any of these existed. The state of other clients stays, as with Redisson; it is used again if a PerClient rate is set
-// again. If the reply was lost, the error is ErrOutcomeUnknown.
+// Delete removes the limiter: its configuration, its state, and this client's state (Redisson:
+// delete). It returns whether any of these existed. The state of other clients stays, as with
+// Redisson; it is used again if a PerClient rate is set again. If the reply was lost, the error is
+// ErrOutcomeUnknown.
 //
-// Unlike Redisson's delete, Delete does not remove keys of another Redis type, because they belong to another program. It
-// removes the other keys, and returns a WRONGTYPE error that names the first key that stays. Redis frees the memory in the
-// background (UNLINK).
+// Unlike Redisson's delete, Delete does not remove keys of another Redis type, because they belong
+// to another program. It removes the other keys, and returns a WRONGTYPE error that names the first
+// key that stays. Redis frees the memory in the background (UNLINK).
 func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 	err := l.err
 	var request protocol.Delete
@@ -148,24 +155,26 @@ func foreign(all []string, at int) error {
 		dispatch.Quoted(all[at]), types[at%keys.Count]))
 }
 
-// Rename renames the limiter's keys in Redis (Redisson: rename). This Limiter still has the old name. If another limiter
-// has the new name, that limiter is removed. The PerClient state of other clients keeps the old name.
+// Rename renames the limiter's keys in Redis (Redisson: rename). This Limiter still has the old
+// name. If another limiter has the new name, that limiter is removed. The PerClient state of other
+// clients keeps the old name.
 //
-// Without a limiter the error is ErrNotInitialized. If the two names have a key in common (as "a" and "{a}:value" do), the
-// error is ErrInvalidOption; the same name changes nothing. If a key of either name has another Redis type, it belongs to
-// another program: nothing is renamed, and the error is a WRONGTYPE that names the key. If the reply was lost, the error is
-// ErrOutcomeUnknown.
+// Without a limiter the error is ErrNotInitialized. If the two names have a key in common (as "a"
+// and "{a}:value" do), the error is ErrInvalidOption; the same name changes nothing. If a key of
+// either name has another Redis type, it belongs to another program: nothing is renamed, and the
+// error is a WRONGTYPE that names the key. If the reply was lost, the error is ErrOutcomeUnknown.
 //
-// On a cluster, both names must be in one slot. On a Ring, both names must have the same hash tag ("{tag}x"). Otherwise the
-// error is ErrCrossSlotName. With an AutoPipeliner over a Ring this cannot be checked: use names with the same hash tag
-// there.
+// On a cluster, both names must be in one slot. On a Ring, both names must have the same hash tag
+// ("{tag}x"). Otherwise the error is ErrCrossSlotName. With an AutoPipeliner over a Ring this
+// cannot be checked: use names with the same hash tag there.
 func (l *Limiter) Rename(ctx context.Context, newName string) error {
 	_, err := l.rename(ctx, newName, protocol.Rename{})
 	return wrap("rename", l.name, err)
 }
 
-// RenameNX is Rename, but only if no limiter has the new name (Redisson: renamenx). State without a configuration that is
-// left under the new name is removed, as by Rename. RenameNX returns whether the limiter was renamed.
+// RenameNX is Rename, but only if no limiter has the new name (Redisson: renamenx). State without a
+// configuration that is left under the new name is removed, as by Rename. RenameNX returns whether
+// the limiter was renamed.
 func (l *Limiter) RenameNX(ctx context.Context, newName string) (bool, error) {
 	renamed, err := l.rename(ctx, newName, protocol.Rename{OnlyNew: true})
 	return renamed, wrap("rename", l.name, err)
@@ -179,13 +188,18 @@ func (l *Limiter) rename(ctx context.Context, newName string, request protocol.R
 	if to.core.Key() != l.core.Key() {
 		for _, key := range to.core.Keys() {
 			if slices.Contains(l.core.Keys(), key) {
-				return false, invalidOption("the new name %s shares the key %s with the old one", dispatch.Quoted(newName), dispatch.Quoted(key))
+				return false, invalidOption(
+					"the new name %s shares the key %s with the old one", dispatch.Quoted(newName), dispatch.Quoted(key),
+				)
 			}
 		}
 	}
 	all := slices.Concat(l.core.Keys(), to.core.Keys())
 	if !l.client.core.Topology().Reachable(all) {
-		return false, fmt.Errorf("%w: the keys of the new name %s are not where those of the old name are", ErrCrossSlotName, dispatch.Quoted(newName))
+		return false, fmt.Errorf(
+			"%w: the keys of the new name %s are not where those of the old name are", ErrCrossSlotName,
+			dispatch.Quoted(newName),
+		)
 	}
 	reply, err := l.core.Change(ctx, protocol.RenameScript, false, request.Args(), &to.core)
 	if err != nil {

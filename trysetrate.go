@@ -19,8 +19,9 @@ type RateType int
 
 // The types, by Redisson's numbers.
 const (
-	Overall   RateType = 0 // one limit for all clients together
-	PerClient RateType = 1 // one limit for each client id: each Redisson instance and each Client, usually each process
+	Overall RateType = 0 // one limit for all clients together
+	// one limit for each client id: each Redisson instance and each Client, usually each process
+	PerClient RateType = 1
 )
 
 // String returns Redisson's name of the type: OVERALL or PER_CLIENT.
@@ -36,22 +37,24 @@ func (t RateType) String() string {
 
 // Rate is a limiter's configuration.
 //
-// Redisson can store intervals and keep-alives that are too long for a time.Duration. They are in force. Config and State
-// return them as 292 years.
+// Redisson can store intervals and keep-alives that are too long for a time.Duration. They are in
+// force. Config and State return them as 292 years.
 type Rate struct {
 	Type RateType // Overall (zero value) or PerClient
-	// Permits per Interval, 0 to 4294967295. A rate of 0 refuses every request: methods that take a number of permits return
-	// ErrExceedsRate, also to callers that already wait; AcquireUpTo and TakeUpTo take nothing.
+	// Permits per Interval, 0 to 4294967295. A rate of 0 refuses every request: methods that take a
+	// number of permits return ErrExceedsRate, also to callers that already wait; AcquireUpTo and
+	// TakeUpTo take nothing.
 	Permits  int64
 	Interval time.Duration // whole milliseconds, at least 1 ms
-	// KeepAlive is the time from the last use of the limiter until Redis removes it (Redisson 3.38 and later): whole
-	// milliseconds, at least Interval. 0 means that it is never removed. A call that leaves callers waiting keeps the limiter
-	// for at least Interval + 1 s. Redisson does not: beside it, choose a KeepAlive that is longer than the waits of callers.
+	// KeepAlive is the time from the last use of the limiter until Redis removes it (Redisson 3.38 and
+	// later): whole milliseconds, at least Interval. 0 means that it is never removed. A call that
+	// leaves callers waiting keeps the limiter for at least Interval + 1 s. Redisson does not: beside
+	// it, choose a KeepAlive that is longer than the waits of callers.
 	KeepAlive time.Duration
 }
 
-// Unlimited is the zero Rate. For packages httplimit and grpclimit it means that a request is not limited. A limiter cannot
-// have this rate: to set it is ErrInvalidRate.
+// Unlimited is the zero Rate. For packages httplimit and grpclimit it means that a request is not
+// limited. A limiter cannot have this rate: to set it is ErrInvalidRate.
 var Unlimited Rate
 
 // PerSecond returns a rate of permits per second.
@@ -90,13 +93,15 @@ func (r Rate) protocol() protocol.Rate {
 // rateOf is the inverse of protocol.
 func rateOf(r protocol.Rate) Rate {
 	return Rate{
-		Permits: r.Permits, Interval: protocol.Millis(r.Interval), Type: RateType(r.Type), KeepAlive: protocol.Millis(r.KeepAlive),
+		Permits: r.Permits, Interval: protocol.Millis(r.Interval), Type: RateType(r.Type),
+		KeepAlive: protocol.Millis(r.KeepAlive),
 	}
 }
 
 var units = map[string]time.Duration{
 	"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
-	"sec": time.Second, "second": time.Second, "min": time.Minute, "minute": time.Minute, "hour": time.Hour, "day": 24 * time.Hour,
+	"sec": time.Second, "second": time.Second, "min": time.Minute, "minute": time.Minute, "hour": time.Hour,
+	"day": 24 * time.Hour,
 }
 
 const (
@@ -104,8 +109,8 @@ const (
 	keepAliveText = " keep-alive "
 )
 
-// String formats the rate in the form that ParseRate reads: "100/s", "5/250ms", "1000/h", "10/s per client keep-alive
-// 1h".
+// String formats the rate in the form that ParseRate reads: "100/s", "5/250ms", "1000/h", "10/s per
+// client keep-alive 1h".
 func (r Rate) String() string {
 	text := strconv.FormatInt(r.Permits, 10) + "/"
 	if unit := span.Text(r.Interval); strings.HasPrefix(unit, "1") && units[unit[1:]] != 0 {
@@ -122,10 +127,10 @@ func (r Rate) String() string {
 	return text
 }
 
-// ParseRate parses a rate: the number of permits, a slash, and an interval, such as "100/s". The interval is a unit (ms, s,
-// m, h, d, sec, second, min, minute, hour, day) or a duration in the syntax of time.ParseDuration. After it, " per client"
-// and " keep-alive " with a unit or a duration are optional, in this order. The error is ErrInvalidRate and names the
-// invalid part.
+// ParseRate parses a rate: the number of permits, a slash, and an interval, such as "100/s". The
+// interval is a unit (ms, s, m, h, d, sec, second, min, minute, hour, day) or a duration in the
+// syntax of time.ParseDuration. After it, " per client" and " keep-alive " with a unit or a
+// duration are optional, in this order. The error is ErrInvalidRate and names the invalid part.
 func ParseRate(s string) (Rate, error) {
 	rest, keepAlive, kept := strings.Cut(strings.TrimSpace(s), keepAliveText)
 	rest, perClient := strings.CutSuffix(rest, perClientText)
@@ -139,7 +144,10 @@ func ParseRate(s string) (Rate, error) {
 		return Rate{}, invalidRate("%q: permits are not a whole number", s)
 	}
 	if r.Interval, err = parseInterval(interval); err != nil {
-		return Rate{}, invalidRate("%q: the interval is neither a unit (ms, s, m, h, d, sec, second, min, minute, hour, day) nor a duration such as 5m", s)
+		return Rate{}, invalidRate(
+			"%q: the interval is neither a unit (ms, s, m, h, d, sec, second, min, minute, hour, day) nor a duration such as 5m",
+			s,
+		)
 	}
 	if kept {
 		if r.KeepAlive, err = parseInterval(keepAlive); err != nil {
@@ -163,12 +171,12 @@ func parseInterval(text string) (time.Duration, error) {
 	return time.ParseDuration(text)
 }
 
-// TrySetRate sets the rate of a limiter that has no rate, and returns whether it set the rate (Redisson: trySetRate).
-// Fields of the configuration that are already stored are not changed. As with Redisson, the result depends on the type
-// field: it is true if this field was missing.
+// TrySetRate sets the rate of a limiter that has no rate, and returns whether it set the rate
+// (Redisson: trySetRate). Fields of the configuration that are already stored are not changed. As
+// with Redisson, the result depends on the type field: it is true if this field was missing.
 //
-// An invalid rate is ErrInvalidRate. If the reply was lost, the error is ErrOutcomeUnknown. If the rate was set
-// nevertheless, the next TrySetRate returns false.
+// An invalid rate is ErrInvalidRate. If the reply was lost, the error is ErrOutcomeUnknown. If the
+// rate was set nevertheless, the next TrySetRate returns false.
 func (l *Limiter) TrySetRate(ctx context.Context, r Rate) (bool, error) {
 	request := protocol.TrySetRate{Rate: r.protocol()}
 	err := l.mayChange(ctx, r)
@@ -184,10 +192,11 @@ type SetOption func(*setOptions)
 
 type setOptions struct{ keep bool }
 
-// KeepState makes the live grants count against the new rate (Redisson: RateLimiterArgs.keepState, since 4.6.1). Grants
-// older than the new interval do not count, and the next call removes their records.
-// Without KeepState, or if the Type changes, they are removed, so within one interval both the old and the new rate may
-// be used up. Of the grants of a PerClient limiter only this client's are removed: those of other clients always stay.
+// KeepState makes the live grants count against the new rate (Redisson: RateLimiterArgs.keepState,
+// since 4.6.1). Grants older than the new interval do not count, and the next call removes their
+// records. Without KeepState, or if the Type changes, they are removed, so within one interval both
+// the old and the new rate may be used up. Of the grants of a PerClient limiter only this client's
+// are removed: those of other clients always stay.
 func KeepState() SetOption { return func(o *setOptions) { o.keep = true } }
 
 func setOptionsOf(opts []SetOption) (o setOptions) {
@@ -199,20 +208,21 @@ func setOptionsOf(opts []SetOption) (o setOptions) {
 	return o
 }
 
-// SetRate sets the rate, whether or not the limiter has one (Redisson: setRate). Waiting callers of this process then try
-// again at once.
+// SetRate sets the rate, whether or not the limiter has one (Redisson: setRate). Waiting callers of
+// this process then try again at once.
 //
-// An invalid rate is ErrInvalidRate. If the reply was lost, SetRate is retried. If no retry has a reply, the error is
-// ErrOutcomeUnknown, and calling SetRate again is safe. Without KeepState, a retry or a repeated call also removes the
-// grants made since the previous attempt. If one of the keys has another Redis type, it belongs to another program: nothing
-// is set, and the error is Redis's WRONGTYPE.
+// An invalid rate is ErrInvalidRate. If the reply was lost, SetRate is retried. If no retry has a
+// reply, the error is ErrOutcomeUnknown, and calling SetRate again is safe. Without KeepState, a
+// retry or a repeated call also removes the grants made since the previous attempt. If one of the
+// keys has another Redis type, it belongs to another program: nothing is set, and the error is
+// Redis's WRONGTYPE.
 func (l *Limiter) SetRate(ctx context.Context, r Rate, opts ...SetOption) error {
 	_, err := l.set(ctx, r, false, opts)
 	return wrap("set the rate of", l.name, err)
 }
 
-// UpdateRate is SetRate, but only for a limiter that already has a rate. It returns whether the limiter had a rate
-// (Redisson: updateRate, since 4.6.1).
+// UpdateRate is SetRate, but only for a limiter that already has a rate. It returns whether the
+// limiter had a rate (Redisson: updateRate, since 4.6.1).
 func (l *Limiter) UpdateRate(ctx context.Context, r Rate, opts ...SetOption) (bool, error) {
 	set, err := l.set(ctx, r, true, opts)
 	return set, wrap("update the rate of", l.name, err)
@@ -231,8 +241,8 @@ func (l *Limiter) mayChange(ctx context.Context, r Rate) error {
 	return cmp.Or(errors.Join(l.err, r.validate()), ctx.Err())
 }
 
-// Config returns the rate (Redisson: getConfig). If the rate is missing or invalid, the error is ErrNotInitialized, and its
-// text names the field.
+// Config returns the rate (Redisson: getConfig). If the rate is missing or invalid, the error is
+// ErrNotInitialized, and its text names the field.
 func (l *Limiter) Config(ctx context.Context) (Rate, error) {
 	r, err := l.read(ctx, protocol.StateScript, true)
 	if err != nil {

@@ -41,7 +41,8 @@ func TestEachCallTakesOnePermit(t *testing.T) {
 		if state, err := l.State(t.Context()); err != nil || state.Used != 4 {
 			t.Errorf("%+v, %v", state, err)
 		}
-		if err := a.Limit(t.Context()); !errors.Is(err, adapt.ErrRefused) || !strings.Contains(err.Error(), "retry after 59m") {
+		if err := a.Limit(t.Context()); !errors.Is(err, adapt.ErrRefused) ||
+			!strings.Contains(err.Error(), "retry after 59m") {
 			t.Error(err)
 		}
 		if a.TryAccept() {
@@ -125,7 +126,8 @@ func ExampleLimiter_Limit() {
 	defer server.Close()
 	limiter := server.Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerHour(1)))
 
-	limited := adapt.New(limiter) // to be given to ratelimit.UnaryServerInterceptor of go-grpc-middleware
+	// to be given to ratelimit.UnaryServerInterceptor of go-grpc-middleware
+	limited := adapt.New(limiter)
 	for range 2 {
 		fmt.Println(limited.Limit(context.Background()))
 	}

@@ -14,8 +14,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// gateway.go measures HTTP requests over kept connections: a server of net/http alone, and the same handler behind a guard
-// that limits each client address. The clients run in this process, so their cost is part of each row.
+// gateway.go measures HTTP requests over kept connections: a server of net/http alone, and the same
+// handler behind a guard that limits each client address. The clients run in this process, so their
+// cost is part of each row.
 
 const gatewayCallers = 64
 
@@ -87,9 +88,12 @@ func get(client *fasthttp.HostClient, url string) asker {
 	}
 }
 
-// gatewayDetail compares each row with the server alone; a row that refuses all with the server that answers 429.
+// gatewayDetail compares each row with the server alone; a row that refuses all with the server
+// that answers 429.
 func gatewayDetail(r *Report) grid {
-	g := grid{head: []string{"", "requests/s", "x the bare server", "p50 µs", "p99 µs", "allocs/request", "of the guard", "denied"}}
+	g := grid{
+		head: []string{"", "requests/s", "x the bare server", "p50 µs", "p99 µs", "allocs/request", "of the guard", "denied"},
+	}
 	g.fill(r.of(gatewayName), func(row *Row) []string {
 		times, objects := "–", "–"
 		if bare, _ := found(r, gatewayName, bareServer(row.Name)); bare != nil && bare.Name != row.Name {

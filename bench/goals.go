@@ -107,7 +107,8 @@ func fastestJava(what string, bound float64, workload, name string) check {
 		}
 		var fastest *Row
 		for _, row := range r.of(workload) {
-			if isJava(row.Name) && len(row.Samples) > 0 && (fastest == nil || row.median(perSecond) > fastest.median(perSecond)) {
+			if isJava(row.Name) && len(row.Samples) > 0 &&
+				(fastest == nil || row.median(perSecond) > fastest.median(perSecond)) {
 				fastest = row
 			}
 		}
@@ -131,11 +132,14 @@ func goals() []goal {
 	}
 	hot, denied, far := hotName(1024), deniedName(1024), farName(farthest, 1024)
 	return []goal{
-		{"hot limiter, 1,024 callers, default", "at least 10x bare PING, 15x Redisson's script by EVALSHA, 25x Redisson's Java client; aim at 20x PING", []check{
-			rate(10, hot, rowLibrary, rowPing, "x PING"),
-			rate(15, hot, rowLibrary, rowScript, "x the script"),
-			fastestJava("x the fastest Java", 25, hot, rowLibrary),
-		}},
+		{
+			"hot limiter, 1,024 callers, default",
+			"at least 10x bare PING, 15x Redisson's script by EVALSHA, 25x Redisson's Java client; aim at 20x PING",
+			[]check{
+				rate(10, hot, rowLibrary, rowPing, "x PING"), rate(15, hot, rowLibrary, rowScript, "x the script"),
+				fastestJava("x the fastest Java", 25, hot, rowLibrary),
+			},
+		},
 		{"same, WithRecordPerRequest", "at least 3x PING", []check{rate(3, hot, rowPerRequest, rowPing, "x PING")}},
 		{"same, 90 % denied: default", "at least 10x PING", []check{rate(10, denied, rowLibrary, rowPing, "x PING")}},
 		{"same, 90 % denied: WithDenyCache", "at least 30x PING and less than one EVAL per 10,000 denials", []check{
@@ -149,10 +153,14 @@ func goals() []goal {
 			against(`x "return 1"`, 1.20, atMost, hotName(1), rowLibrary, rowReturn1, p50, p50),
 			against("x the script", 1.05, atMost, hotName(1), rowLibrary, rowScript, p50, p50),
 		}},
-		{"10,000 limiters uniform, 1,024 callers", "at least 1.5x the row Redisson's script, from Go, 1.35x redis_rate", []check{
-			rate(1.5, uniformName(1024), rowLibrary, rowScript, "x the script"),
-			rate(1.35, uniformName(1024), rowLibrary, rowRedisRate, "x redis_rate"),
-		}},
+		{
+			"10,000 limiters uniform, 1,024 callers",
+			"at least 1.5x the row Redisson's script, from Go, 1.35x redis_rate",
+			[]check{
+				rate(1.5, uniformName(1024), rowLibrary, rowScript, "x the script"),
+				rate(1.35, uniformName(1024), rowLibrary, rowRedisRate, "x redis_rate"),
+			},
+		},
 		{"same at 64 callers", "at least 1.2x the row Redisson's script, from Go, 1.1x redis_rate", []check{
 			rate(1.2, uniformName(64), rowLibrary, rowScript, "x the script"),
 			rate(1.1, uniformName(64), rowLibrary, rowRedisRate, "x redis_rate"),
@@ -166,24 +174,33 @@ func goals() []goal {
 		{"two limits of one hot pair, 1,024 callers", "at least 5x bare PING", []check{
 			rate(5, hotPairName(1024), rowLibrary, rowPing, "x PING"),
 		}},
-		{"hot limiter, 1,024 callers, lease of 100 ms of 10 s", "at least 10 M/s and 100x PING, at most 50 EVALs a second", []check{
-			figure("M/s", 10, atLeast, hot, rowLease, perSecond, 1e6),
-			rate(100, hot, rowLease, rowPing, "x PING"),
-			figure("EVALs/s", 50, atMost, hot, rowLease, commandsASecond, 1),
-		}},
-		{"one caller with a lease, p50 latency", "at most 0.5 µs", []check{figure("µs", 0.5, atMost, hotName(1), rowLease, p50, 1)}},
+		{
+			"hot limiter, 1,024 callers, lease of 100 ms of 10 s",
+			"at least 10 M/s and 100x PING, at most 50 EVALs a second",
+			[]check{
+				figure("M/s", 10, atLeast, hot, rowLease, perSecond, 1e6), rate(100, hot, rowLease, rowPing, "x PING"),
+				figure("EVALs/s", 50, atMost, hot, rowLease, commandsASecond, 1),
+			},
+		},
+		{
+			"one caller with a lease, p50 latency", "at most 0.5 µs",
+			[]check{figure("µs", 0.5, atMost, hotName(1), rowLease, p50, 1)},
+		},
 		{"10,000 limiters uniform, 1,024 callers, leases of 1 s of 60 s", "at least 1 M/s", []check{
 			figure("M/s", 1, atLeast, uniformName(1024), rowLease, perSecond, 1e6),
 		}},
 		{"two limits of one hot pair with leases, 64 callers", "at least 30x bare PING", []check{
 			rate(30, hotPairName(64), rowLease, rowPing, "x PING"),
 		}},
-		{"HTTP requests with a limit that has a lease, and refused by a deny cache", "at least 0.8x the bare server; the guard makes at most 5 allocations a request", []check{
-			rate(0.8, gatewayName, rowLease, rowServer, "x with a lease"),
-			rate(0.8, gatewayName, rowDenyCache, rowRefusing, "x refused"),
-			guardFigure("allocations with a lease", 5, rowLease),
-			guardFigure("refused", 5, rowDenyCache),
-		}},
+		{
+			"HTTP requests with a limit that has a lease, and refused by a deny cache",
+			"at least 0.8x the bare server; the guard makes at most 5 allocations a request",
+			[]check{
+				rate(0.8, gatewayName, rowLease, rowServer, "x with a lease"),
+				rate(0.8, gatewayName, rowDenyCache, rowRefusing, "x refused"),
+				guardFigure("allocations with a lease", 5, rowLease), guardFigure("refused", 5, rowDenyCache),
+			},
+		},
 		{"8 processes with leases, demand 80 % of the rate", "at most 0.1 % denied", []check{
 			figure("% denied", 0.1, atMost, sharedName(80), rowSharedLease, deniedShare, 0.01),
 		}},
@@ -217,10 +234,14 @@ func goals() []goal {
 			figure("EVALs", 30, atMost, crowdsName, rowLibrary, commands, 1),
 			figure("x the ideal", 1.02, atMost, crowdsName, rowLibrary, overIdeal, 1),
 		}},
-		{"1,000 blocked callers of two limits at once, 100/s", "at most 15 EVALs for all, total time at most 1.005x the ideal", []check{
-			figure("EVALs", 15, atMost, pairCrowdName, rowLibrary, commands, 1),
-			figure("x the ideal", 1.005, atMost, pairCrowdName, rowLibrary, overIdeal, 1),
-		}},
+		{
+			"1,000 blocked callers of two limits at once, 100/s",
+			"at most 15 EVALs for all, total time at most 1.005x the ideal",
+			[]check{
+				figure("EVALs", 15, atMost, pairCrowdName, rowLibrary, commands, 1),
+				figure("x the ideal", 1.005, atMost, pairCrowdName, rowLibrary, overIdeal, 1),
+			},
+		},
 		{"memory at 1,000,000 outstanding permits, WithGranularity(interval/1000)", "below 200 KB in the zset", []check{
 			figure("KB", 200, atMost, memoryName, rowGranularity, setBytes, 1000),
 		}},

@@ -12,9 +12,12 @@ func ideal() *Report {
 		s.Seconds = max(s.Seconds, 1)
 		r.Rows = append(r.Rows, &Row{Workload: workload, Name: name, Samples: []Sample{s}})
 	}
-	peer, own := Sample{Requests: 100, P50: 100, P99: 100, Commands: 100}, Sample{Requests: 10_000_000, Denied: 9_000_000, P50: 100, P99: 200, Commands: 100}
+	peer, own := Sample{Requests: 100, P50: 100, P99: 100, Commands: 100}, Sample{
+		Requests: 10_000_000, Denied: 9_000_000, P50: 100, P99: 200, Commands: 100,
+	}
 	for _, workload := range []string{
-		hotName(1), hotName(64), hotName(1024), deniedName(1024), farName(farthest, 1), farName(farthest, 1024), uniformName(64), uniformName(1024),
+		hotName(1), hotName(64), hotName(1024), deniedName(1024), farName(farthest, 1), farName(farthest, 1024),
+		uniformName(64), uniformName(1024),
 		hotPairName(1024), pairsName(64), pairsName(1024),
 	} {
 		for _, name := range []string{rowPing, rowReturn1, rowRedisRate, rowScript, "Redisson 3.17.5, threads", "Redisson 4.7.0, async"} {
@@ -78,7 +81,10 @@ func TestOneFigureMissesAGoal(t *testing.T) {
 		{"hot limiter, 1,024 callers, default", hotName(1024), rowLibrary, func(s *Sample) { s.Requests = 999 }},
 		{"hot limiter, 1,024 callers, default", hotName(1024), rowPing, func(s *Sample) { s.Requests = 1_000_001 }},
 		{"hot limiter, 1,024 callers, default", hotName(1024), rowScript, func(s *Sample) { s.Requests = 700_000 }},
-		{"hot limiter, 1,024 callers, default", hotName(1024), "Redisson 4.7.0, async", func(s *Sample) { s.Requests = 410_000 }},
+		{
+			"hot limiter, 1,024 callers, default", hotName(1024), "Redisson 4.7.0, async",
+			func(s *Sample) { s.Requests = 410_000 },
+		},
 		{"same, WithRecordPerRequest", hotName(1024), rowPerRequest, func(s *Sample) { s.Requests = 299 }},
 		{"same, 90 % denied: default", deniedName(1024), rowLibrary, func(s *Sample) { s.Requests = 999 }},
 		{"same, 90 % denied: WithDenyCache", deniedName(1024), rowDenyCache, func(s *Sample) { s.Requests = 2999 }},
@@ -100,7 +106,10 @@ func TestOneFigureMissesAGoal(t *testing.T) {
 		{"hot limiter, 1,024 callers, lease", hotName(1024), rowLease, func(s *Sample) { s.Requests = 9_900_000 }},
 		{"hot limiter, 1,024 callers, lease", hotName(1024), rowLease, func(s *Sample) { s.Commands = 51 }},
 		{"one caller with a lease", hotName(1), rowLease, func(s *Sample) { s.P50 = .6 }},
-		{"10,000 limiters uniform, 1,024 callers, leases", uniformName(1024), rowLease, func(s *Sample) { s.Requests = 999_999 }},
+		{
+			"10,000 limiters uniform, 1,024 callers, leases", uniformName(1024), rowLease,
+			func(s *Sample) { s.Requests = 999_999 },
+		},
 		{"two limits of one hot pair with leases", hotPairName(64), rowLease, func(s *Sample) { s.Requests = 2999 }},
 		{"8 processes with leases", sharedName(80), rowSharedLease, func(s *Sample) { s.Denied = 11 }},
 		{"same, demand 120 %", sharedName(300), rowSharedLease, func(s *Sample) { s.Permits = 9699 }},

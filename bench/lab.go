@@ -18,10 +18,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/serverinfo"
 )
 
-// lab.go runs the redis-server of the benchmark and measures the rows of a workload in turn: each row once, then each
-// row again, so that changes in the speed of the machine affect all rows alike.
+// lab.go runs the redis-server of the benchmark and measures the rows of a workload in turn: each
+// row once, then each row again, so that changes in the speed of the machine affect all rows alike.
 
-// patience is the read timeout and the pool timeout: one of Redisson's scripts can block the server for a second.
+// patience is the read timeout and the pool timeout: one of Redisson's scripts can block the server
+// for a second.
 const patience = time.Minute
 
 // A lab is one redis-server and the processes that were started beside it.
@@ -47,12 +48,17 @@ func measure(ctx context.Context, o options, p *progress) (*Report, error) {
 		return nil, err
 	}
 	defer stop()
-	b := &lab{size: full, addr: addr, rdb: redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience}), crew: &crew{}}
+	b := &lab{
+		size: full, addr: addr, rdb: redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: patience}), crew: &crew{},
+	}
 	defer b.rdb.Close()
 	if o.quick {
 		b.size = quick
 	}
-	report := &Report{At: started.UTC().Truncate(time.Second), Go: runtime.Version(), CPUs: runtime.NumCPU(), Quick: o.quick, Repeats: b.repeats}
+	report := &Report{
+		At: started.UTC().Truncate(time.Second), Go: runtime.Version(), CPUs: runtime.NumCPU(), Quick: o.quick,
+		Repeats: b.repeats,
+	}
 	info, err := b.info(ctx, "server")
 	if err != nil {
 		return nil, err
@@ -105,8 +111,8 @@ func measure(ctx context.Context, o options, p *progress) (*Report, error) {
 	return report, nil
 }
 
-// notOffered is the text by which ErrInvalidOption reports an option that this library does not have yet. The tables
-// show it in place of the figures.
+// notOffered is the text by which ErrInvalidOption reports an option that this library does not
+// have yet. The tables show it in place of the figures.
 const notOffered = "not offered"
 
 // clear removes all keys and all scripts, so that no sample depends on the one before.
@@ -127,8 +133,8 @@ func (b *lab) setScene(ctx context.Context, s scene) error {
 	return err
 }
 
-// setRates sets the rate of each limiter, none of which exists yet. It writes what SetRate would, in pipelines, which
-// is faster for 10,000 limiters.
+// setRates sets the rate of each limiter, none of which exists yet. It writes what SetRate would,
+// in pipelines, which is faster for 10,000 limiters.
 func (b *lab) setRates(ctx context.Context, names []string, rate rratelimiter.Rate) error {
 	for part := range slices.Chunk(names, 1000) {
 		_, err := b.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
@@ -144,7 +150,8 @@ func (b *lab) setRates(ctx context.Context, names []string, rate rratelimiter.Ra
 	return nil
 }
 
-// A meter is a reading of the resources that the server and this process have used since their start.
+// A meter is a reading of the resources that the server and this process have used since their
+// start.
 type meter struct {
 	cpu    float64 // of the server, in µs
 	evals  int64
@@ -194,7 +201,8 @@ func (b *lab) info(ctx context.Context, sections ...string) (map[string]string, 
 	return serverinfo.Fields(text), nil
 }
 
-// calls returns the number of calls in a line of commandstats; 0 for the empty line of a command that was never called.
+// calls returns the number of calls in a line of commandstats; 0 for the empty line of a command
+// that was never called.
 func calls(stat string) int64 {
 	n, _ := strconv.ParseInt(statField(stat, "calls"), 10, 64)
 	return n

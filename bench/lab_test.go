@@ -11,7 +11,9 @@ import (
 )
 
 func TestInfoIsRead(t *testing.T) {
-	fields := serverinfo.Fields("# CPU\r\nused_cpu_sys:1.25\r\n\r\n# Commandstats\r\ncmdstat_evalsha:calls=42,usec=7,usec_per_call=0.17\r\n")
+	fields := serverinfo.Fields(
+		"# CPU\r\nused_cpu_sys:1.25\r\n\r\n# Commandstats\r\ncmdstat_evalsha:calls=42,usec=7,usec_per_call=0.17\r\n",
+	)
 	if fields["used_cpu_sys"] != "1.25" {
 		t.Errorf("used_cpu_sys is %q", fields["used_cpu_sys"])
 	}

@@ -19,11 +19,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// leases.go measures processes that share a limiter, with leases and without, and what leases of names that are used once
-// leave behind.
+// leases.go measures processes that share a limiter, with leases and without, and what leases of
+// names that are used once leave behind.
 
-// A sharing is a number of processes that share a limiter. Their requests for one permit come at random, at a demand in
-// percent of the rate.
+// A sharing is a number of processes that share a limiter. Their requests for one permit come at
+// random, at a demand in percent of the rate.
 type sharing struct {
 	name      string // of the workload
 	processes int
@@ -48,7 +48,8 @@ func (b *lab) shared(ctx context.Context, c *contender, g sharing) (Sample, erro
 		return Sample{}, err
 	}
 	o := order{
-		Addr: s.addr, Name: s.names[0], Pace: float64(g.demand) / 100 * float64(g.rate.Permits) / float64(g.processes), Time: b.sharedTime,
+		Addr: s.addr, Name: s.names[0], Pace: float64(g.demand) / 100 * float64(g.rate.Permits) / float64(g.processes),
+		Time: b.sharedTime,
 	}
 	if c.name == rowSharedLease || c.name == rowBesideLease {
 		o.Lease = g.rate.Interval / sharedPart
@@ -76,8 +77,10 @@ func (b *lab) shared(ctx context.Context, c *contender, g sharing) (Sample, erro
 	if err != nil {
 		return Sample{}, err
 	}
-	sample.Allocs, sample.RedisCPU = 0, 0                                                                  // the workers' are not measured
-	sample.Commands = int64(float64(sample.Commands) * o.Time.Seconds() / (sharedWarm + o.Time).Seconds()) // those of the warm-up do not count
+	// the workers' are not measured
+	sample.Allocs, sample.RedisCPU = 0, 0
+	// those of the warm-up do not count
+	sample.Commands = int64(float64(sample.Commands) * o.Time.Seconds() / (sharedWarm + o.Time).Seconds())
 	sample.Limit = float64(g.rate.Permits) * o.Time.Seconds() / g.rate.Interval.Seconds()
 	var grants []window.Grant
 	for _, f := range findings {
@@ -96,8 +99,9 @@ func (b *lab) shared(ctx context.Context, c *contender, g sharing) (Sample, erro
 	return sample, nil
 }
 
-// inUse writes records of a part of the rate, in percent, evenly over the interval that ends at a time. Otherwise all
-// processes would take the whole rate at once, again and again, and the result would depend on when the sample begins.
+// inUse writes records of a part of the rate, in percent, evenly over the interval that ends at a
+// time. Otherwise all processes would take the whole rate at once, again and again, and the result
+// would depend on when the sample begins.
 func (b *lab) inUse(ctx context.Context, at time.Time, rate rratelimiter.Rate, part int) error {
 	taken := rate.Permits * int64(part) / 100
 	var members []redis.Z
@@ -116,8 +120,8 @@ func (b *lab) inUse(ctx context.Context, at time.Time, rate rratelimiter.Rate, p
 	return b.rdb.Set(ctx, valueKey(memoryLimiter), rate.Permits-taken, 0).Err()
 }
 
-// paced sends requests that come at random, o.Pace a second, from at on, and returns what became of those that came after
-// the warm-up.
+// paced sends requests that come at random, o.Pace a second, from at on, and returns what became of
+// those that came after the warm-up.
 func (o order) paced(ctx context.Context, limiter *rratelimiter.Limiter, at time.Time) (finding, error) {
 	callers, sum := new(crew).get(1)
 	all := callers[0]
@@ -155,7 +159,8 @@ func (o order) paced(ctx context.Context, limiter *rratelimiter.Limiter, at time
 // namesLease is the length of the leases of names that are used once.
 const namesLease = time.Second
 
-// once uses many names once each, and measures what is left in this process after the leases have ended.
+// once uses many names once each, and measures what is left in this process after the leases have
+// ended.
 func (b *lab) once(ctx context.Context, c *contender) (Sample, error) {
 	if err := b.clear(ctx); err != nil {
 		return Sample{}, err
@@ -175,7 +180,8 @@ func (b *lab) once(ctx context.Context, c *contender) (Sample, error) {
 			for i := atomic.AddInt64(&next, 1); i <= until && c.err == nil; i = atomic.AddInt64(&next, 1) {
 				start := time.Now()
 				var granted bool
-				if granted, c.err = client.RateLimiter("name:"+strconv.FormatInt(i, 10), opts...).TryAcquire(ctx, 1); c.err == nil && !granted {
+				if granted, c.err = client.RateLimiter("name:"+strconv.FormatInt(i, 10), opts...).TryAcquire(ctx, 1); c.err == nil &&
+					!granted {
 					c.err = errors.New("a permit was refused")
 				}
 				c.note(time.Since(start), 1, granted)

@@ -11,12 +11,12 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// load.go runs callers that send requests as fast as possible. So that the measurement costs little, each caller has its own
-// histogram, and where several callers run, each times one request in eight: reading the clock takes as long as the grant of
-// a lease.
+// load.go runs callers that send requests as fast as possible. So that the measurement costs
+// little, each caller has its own histogram, and where several callers run, each times one request
+// in eight: reading the clock takes as long as the grant of a lease.
 
-// An asker requests n permits of a limiter, given by its index; if wait is true, it waits for them. It reports whether
-// they were granted.
+// An asker requests n permits of a limiter, given by its index; if wait is true, it waits for them.
+// It reports whether they were granted.
 type asker func(ctx context.Context, limiter int, n int64, wait bool) (bool, error)
 
 // spread is the distribution of the requests of a caller over the limiters.
@@ -33,14 +33,16 @@ type work struct {
 	time     time.Duration
 	limiters int
 	spread   spread
-	mixed    bool // each request draws 1 to 10 permits, and whether it waits; else one permit without waiting
+	// each request draws 1 to 10 permits, and whether it waits; else one permit without waiting
+	mixed bool
 }
 
 // counts holds the results of all callers of one measurement.
 type counts struct {
 	requests, denied, permits int64
 	took, p50, p99            time.Duration
-	latencies                 *hdrhistogram.Histogram // valid until the crew's next measurement; nil for a JVM
+	// valid until the crew's next measurement; nil for a JVM
+	latencies *hdrhistogram.Histogram
 }
 
 // summarise sets the latencies and their percentiles.
@@ -55,8 +57,8 @@ const tick = 100 * time.Nanosecond
 
 const longestLatency = int64(10 * time.Minute / tick)
 
-// fewCallers is the largest number of callers with fine histograms, of three digits instead of two, which distinguish
-// figures that differ by 1 %.
+// fewCallers is the largest number of callers with fine histograms, of three digits instead of two,
+// which distinguish figures that differ by 1 %.
 const fewCallers = 64
 
 func newHistogram(fine bool) *hdrhistogram.Histogram {
@@ -108,7 +110,9 @@ func (c *crew) get(n int) ([]*caller, *hdrhistogram.Histogram) {
 		pool, sum = &c.few, &c.sum.few
 	}
 	for len(*pool) < n {
-		*pool = append(*pool, &caller{latency: newHistogram(fine), random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))})
+		*pool = append(
+			*pool, &caller{latency: newHistogram(fine), random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))},
+		)
 	}
 	if *sum == nil {
 		*sum = newHistogram(fine)
@@ -165,7 +169,8 @@ func (c *crew) run(ctx context.Context, w work, ask asker) (counts, error) {
 	})
 }
 
-// once lets n callers wait for one permit each. They start evenly over the duration arrive; all at once if it is 0.
+// once lets n callers wait for one permit each. They start evenly over the duration arrive; all at
+// once if it is 0.
 func (c *crew) once(ctx context.Context, n int, arrive time.Duration, ask asker) (counts, error) {
 	callers, sum := c.get(n)
 	number := map[*caller]int{}
@@ -181,7 +186,8 @@ func (c *crew) once(ctx context.Context, n int, arrive time.Duration, ask asker)
 	})
 }
 
-// together starts all callers at the same moment, waits for them and returns the sum of their results.
+// together starts all callers at the same moment, waits for them and returns the sum of their
+// results.
 func together(callers []*caller, sum *hdrhistogram.Histogram, body func(*caller, time.Time)) (counts, error) {
 	var ready, over sync.WaitGroup
 	gate := make(chan struct{})

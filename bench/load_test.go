@@ -31,7 +31,8 @@ func TestCallersAskUntilTheTimeIsOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if asked.Load() != callers*each || seen.requests != asked.Load() || seen.requests-seen.denied != granted.Load() || seen.permits != permits.Load() {
+		if asked.Load() != callers*each || seen.requests != asked.Load() || seen.requests-seen.denied != granted.Load() ||
+			seen.permits != permits.Load() {
 			t.Errorf("%+v, but %d were asked, %d granted with %d permits", seen, asked.Load(), granted.Load(), permits.Load())
 		}
 		if seen.took != each*time.Millisecond || seen.p50 < time.Millisecond || seen.denied == 0 || limiters[2].Load() == 0 {
@@ -54,7 +55,8 @@ func TestALatencyIsThatOfTheRequest(t *testing.T) {
 				return true, nil
 			})
 			near := func(d, want time.Duration) bool { return d >= want-want/100 && d <= want+want/100 }
-			if err != nil || seen.requests != int64(callers) || !near(seen.p50, 5*time.Millisecond) || !near(seen.p99, 7*time.Millisecond) {
+			if err != nil || seen.requests != int64(callers) || !near(seen.p50, 5*time.Millisecond) ||
+				!near(seen.p99, 7*time.Millisecond) {
 				t.Errorf("%d callers: %+v, %v", callers, seen, err)
 			}
 			if want := arrive - time.Millisecond + 5*time.Millisecond; seen.took != want {
@@ -67,9 +69,13 @@ func TestALatencyIsThatOfTheRequest(t *testing.T) {
 func TestACallerThatFailsEndsTheSample(t *testing.T) {
 	broken := errors.New("broken")
 	c := new(crew)
-	_, err := c.run(t.Context(), work{callers: 3, time: time.Hour, limiters: 1}, func(context.Context, int, int64, bool) (bool, error) {
-		return false, broken
-	})
+	_, err := c.run(
+		t.Context(),
+		work{callers: 3, time: time.Hour, limiters: 1},
+		func(context.Context, int, int64, bool) (bool, error) {
+			return false, broken
+		},
+	)
 	if !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}

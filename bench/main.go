@@ -1,5 +1,5 @@
-// Command bench compares the speed of this library with that of its peers, on a redis-server of its own, and checks the
-// performance goals:
+// Command bench compares the speed of this library with that of its peers, on a redis-server of its
+// own, and checks the performance goals:
 //
 //	go run ./bench                        all workloads and rows: a quarter of an hour
 //	go run ./bench -quick                 shorter samples: a minute and a half; do not quote the figures
@@ -7,13 +7,14 @@
 //	go run ./bench -update                all, and writes README.md, bench/README.md, docs/bench.svg, bench/results.json
 //	go run ./bench -from bench/results.json   shows an earlier run
 //
-// It needs redis-server, and a JDK and Maven for Redisson. If -java is empty, Redisson is not measured. README.md in
-// this folder describes the measurements, and has the main tables.
+// It needs redis-server, and a JDK and Maven for Redisson. If -java is empty, Redisson is not
+// measured. README.md in this folder describes the measurements, and has the main tables.
 //
-// This file has the command line. lab.go measures rows in turn. workloads.go and rows.go define the workloads and the
-// rows. load.go (callers that do not wait), waiting.go (callers that wait), memory.go (records) and scripttime.go (time
-// in Redis) take the samples. redisson.go runs the Java side. result.go holds the figures, goals.go checks them, and
-// table.go, chart.go and readme.go show them.
+// This file has the command line. lab.go measures rows in turn. workloads.go and rows.go define the
+// workloads and the rows. load.go (callers that do not wait), waiting.go (callers that wait),
+// memory.go (records) and scripttime.go (time in Redis) take the samples. redisson.go runs the Java
+// side. result.go holds the figures, goals.go checks them, and table.go, chart.go and readme.go
+// show them.
 package main
 
 import (
@@ -56,8 +57,13 @@ func parse(args []string, errs io.Writer) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(errs)
-	flags.BoolVar(&o.quick, "quick", false, "a minute and a half instead of a quarter of an hour; the figures are not for quoting")
-	flags.BoolVar(&o.update, "update", false, "write the tables into "+readmeFile+" and "+tablesFile+", the chart to "+chartFile+" and the figures to "+jsonFile)
+	flags.BoolVar(
+		&o.quick, "quick", false, "a minute and a half instead of a quarter of an hour; the figures are not for quoting",
+	)
+	flags.BoolVar(
+		&o.update, "update", false,
+		"write the tables into "+readmeFile+" and "+tablesFile+", the chart to "+chartFile+" and the figures to "+jsonFile,
+	)
 	pattern := func(name, usage string, to **regexp.Regexp) {
 		*to = regexp.MustCompile("")
 		flags.Func(name, usage, func(text string) (err error) {

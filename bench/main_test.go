@@ -23,7 +23,9 @@ func TestMain(m *testing.M) {
 func newLab(t *testing.T, s size) *lab {
 	t.Helper()
 	server := redistest.Real(t)
-	return &lab{size: s, addr: server.Addr, crew: &crew{}, rdb: server.Client(func(o *redis.Options) { o.ReadTimeout = patience })}
+	return &lab{
+		size: s, addr: server.Addr, crew: &crew{}, rdb: server.Client(func(o *redis.Options) { o.ReadTimeout = patience }),
+	}
 }
 
 func TestARunMeasuresTakingTurnsAndKeepsTheFigures(t *testing.T) {
@@ -33,7 +35,9 @@ func TestARunMeasuresTakingTurnsAndKeepsTheFigures(t *testing.T) {
 	folder := t.TempDir()
 	figures, chart := filepath.Join(folder, "results.json"), filepath.Join(folder, "bench.svg")
 	var out, progress bytes.Buffer
-	args := []string{"-quick", "-java", "", "-run", "^hot limiter, 1,024 callers$", "-rows", "library$", "-json", figures, "-chart", chart}
+	args := []string{
+		"-quick", "-java", "", "-run", "^hot limiter, 1,024 callers$", "-rows", "library$", "-json", figures, "-chart", chart,
+	}
 	if err := run(t.Context(), args, &out, &progress); err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
@@ -47,7 +51,8 @@ func TestARunMeasuresTakingTurnsAndKeepsTheFigures(t *testing.T) {
 			t.Fatalf("%s was not measured:\n%s", name, &out)
 		}
 		s := row.Samples[0]
-		if s.Requests == 0 || s.Permits != s.Requests || s.Commands == 0 || s.RedisCPU <= 0 || s.P50 <= 0 || s.P99 < s.P50 || s.Allocs == 0 {
+		if s.Requests == 0 || s.Permits != s.Requests || s.Commands == 0 || s.RedisCPU <= 0 || s.P50 <= 0 || s.P99 < s.P50 ||
+			s.Allocs == 0 {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}
@@ -64,14 +69,16 @@ func TestARunMeasuresTakingTurnsAndKeepsTheFigures(t *testing.T) {
 		t.Errorf("progress without a terminal: %q", text)
 	}
 	again := new(bytes.Buffer)
-	if err := run(t.Context(), []string{"-from", figures}, again, &progress); err != nil || again.String() != out.String() {
+	if err := run(t.Context(), []string{"-from", figures}, again, &progress); err != nil ||
+		again.String() != out.String() {
 		t.Errorf("-from (%v) shows something else:\n%s", err, again)
 	}
 }
 
 func TestFlagsThatMakeNoSense(t *testing.T) {
 	for _, args := range [][]string{
-		{"-run", "("}, {"rest"}, {"-update", "-quick"}, {"-update"}, {"-from", "nowhere"}, {"-java", "", "-run", "no such workload"},
+		{"-run", "("}, {"rest"}, {"-update", "-quick"}, {"-update"}, {"-from", "nowhere"},
+		{"-java", "", "-run", "no such workload"},
 	} {
 		if err := run(t.Context(), args, new(bytes.Buffer), new(bytes.Buffer)); err == nil {
 			t.Errorf("%q is accepted", args)

@@ -14,7 +14,8 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// memory.go measures the cost of many outstanding permits: bytes, and the longest script once all of them have expired.
+// memory.go measures the cost of many outstanding permits: bytes, and the longest script once all
+// of them have expired.
 
 const (
 	memoryLimiter = "bench"
@@ -25,7 +26,8 @@ const (
 // memoryRate is twice as high as the number of permits that are taken, so that none is refused.
 func (b *lab) memoryRate() rratelimiter.Rate { return rratelimiter.PerHour(2 * b.outstanding) }
 
-// memory takes permits one by one with this library, evenly over an interval of a clock that lies in the past.
+// memory takes permits one by one with this library, evenly over an interval of a clock that lies
+// in the past.
 func (b *lab) memory(ctx context.Context, c *contender) (Sample, error) {
 	options := map[string]option{
 		rowPerRequest:  func(rratelimiter.Rate) rratelimiter.LimiterOption { return rratelimiter.WithRecordPerRequest() },
@@ -64,8 +66,8 @@ func (b *lab) memory(ctx context.Context, c *contender) (Sample, error) {
 	})
 }
 
-// javaMemory measures a contender on records in Redisson's format: one per permit, with an id of 16 random bytes. The
-// benchmark writes them itself, which is faster than Redisson.
+// javaMemory measures a contender on records in Redisson's format: one per permit, with an id of 16
+// random bytes. The benchmark writes them itself, which is faster than Redisson.
 func (b *lab) javaMemory(ctx context.Context, c *contender) (Sample, error) {
 	rate := b.memoryRate()
 	if err := b.clear(ctx); err != nil {
@@ -90,7 +92,8 @@ func (b *lab) javaMemory(ctx context.Context, c *contender) (Sample, error) {
 	})
 }
 
-// writeAsJava writes the outstanding records, with times evenly over an interval that begins at start.
+// writeAsJava writes the outstanding records, with times evenly over an interval that begins at
+// start.
 func (b *lab) writeAsJava(ctx context.Context, start time.Time, rate rratelimiter.Rate) error {
 	const batch = 1000
 	var id [16]byte
@@ -113,10 +116,10 @@ func (b *lab) writeAsJava(ctx context.Context, start time.Time, rate rratelimite
 	return b.rdb.Set(ctx, valueKey(memoryLimiter), rate.Permits-b.outstanding, 0).Err()
 }
 
-// expire measures the set of records, which have all expired, and then makes calls until no expired record is left. The
-// duration of a script is measured in two ways: by the processor time of the server, which excludes waiting but
-// includes other work than scripts, and by the slow log, which also counts the time in which the server does not have a
-// processor.
+// expire measures the set of records, which have all expired, and then makes calls until no expired
+// record is left. The duration of a script is measured in two ways: by the processor time of the
+// server, which excludes waiting but includes other work than scripts, and by the slow log, which
+// also counts the time in which the server does not have a processor.
 func (b *lab) expire(ctx context.Context, rate rratelimiter.Rate, call func() error) (Sample, error) {
 	const unheard = 10 // µs: shorter scripts are not logged
 	key := permitsKey(memoryLimiter)

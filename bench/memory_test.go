@@ -11,7 +11,8 @@ func TestPermitsOfThisLibraryAreCountedAndExpire(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		if c.name == rowPerRequest && s.Records != fewPermits || s.Records < fewPermits/memoryCallers || s.Bytes < 20*s.Records || s.Longest == 0 || s.Slowest == 0 {
+		if c.name == rowPerRequest && s.Records != fewPermits || s.Records < fewPermits/memoryCallers ||
+			s.Bytes < 20*s.Records || s.Longest == 0 || s.Slowest == 0 {
 			t.Errorf("%s: %+v", c.name, s)
 		}
 		expired(t, b)
@@ -30,8 +31,8 @@ func TestPermitsAsJavaWritesThemAreCountedAndExpire(t *testing.T) {
 	expired(t, b)
 }
 
-// expired fails the test unless only the records of the calls in expire are left, and the server has its default slow
-// log limit again.
+// expired fails the test unless only the records of the calls in expire are left, and the server
+// has its default slow log limit again.
 func expired(t *testing.T, b *lab) {
 	t.Helper()
 	if n := b.rdb.ZCard(t.Context(), permitsKey(memoryLimiter)).Val(); n == 0 || n > fewPermits/100 {

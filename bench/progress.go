@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// progress.go prints the progress of a run: one line that changes on a terminal, else a line for each round of a
-// workload.
+// progress.go prints the progress of a run: one line that changes on a terminal, else a line for
+// each round of a workload.
 
 type progress struct {
 	out         io.Writer

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// readme.go writes tables into two pages, between two marks on each: the chart and a small table into README.md, all
-// tables into bench/README.md.
+// readme.go writes tables into two pages, between two marks on each: the chart and a small table
+// into README.md, all tables into bench/README.md.
 
 // Files that -update writes, in the root of the repository.
 const (
@@ -22,8 +22,8 @@ const (
 	tableEnd   = "<!-- /speed -->"
 )
 
-// checkPages returns an error if a page has no marks for its tables. It runs before the measurements, which take a
-// quarter of an hour.
+// checkPages returns an error if a page has no marks for its tables. It runs before the
+// measurements, which take a quarter of an hour.
 func checkPages(files ...string) error {
 	for _, file := range files {
 		if _, _, err := around(file); err != nil {

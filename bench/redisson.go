@@ -16,8 +16,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// redisson.go runs Redisson in warmed up Java processes and captures the script that they send. The script is not part
-// of this repository: the program reads it with MONITOR.
+// redisson.go runs Redisson in warmed up Java processes and captures the script that they send. The
+// script is not part of this repository: the program reads it with MONITOR.
 
 // A java is a process with one version of Redisson.
 type java struct {
@@ -31,8 +31,8 @@ func javaName(version string, mode redisson.Mode) string {
 	return "Redisson " + version + ", " + how
 }
 
-// warmUp is the time that each JVM runs in each mode before it is measured. By then its compiler has done most of its
-// work.
+// warmUp is the time that each JVM runs in each mode before it is measured. By then its compiler
+// has done most of its work.
 const warmUp = 3 * time.Second
 
 // openJava starts and warms up the versions, and captures the script of the last one.
@@ -81,14 +81,21 @@ func (b *lab) closeJava() {
 func javaRows(versions []string, modes ...redisson.Mode) (rows []*contender) {
 	for _, version := range versions {
 		for _, mode := range modes {
-			rows = append(rows, &contender{name: javaName(version, mode), java: true, open: func(_ context.Context, b *lab, s scene) (runner, error) {
-				for _, j := range b.javas {
-					if j.version == version {
-						return javaRunner{j.process, mode, s.names[0]}, nil
-					}
-				}
-				return nil, fmt.Errorf("no Redisson %s runs", version)
-			}})
+			rows = append(
+				rows,
+				&contender{
+					name: javaName(version, mode),
+					java: true,
+					open: func(_ context.Context, b *lab, s scene) (runner, error) {
+						for _, j := range b.javas {
+							if j.version == version {
+								return javaRunner{j.process, mode, s.names[0]}, nil
+							}
+						}
+						return nil, fmt.Errorf("no Redisson %s runs", version)
+					},
+				},
+			)
 		}
 	}
 	return rows
@@ -117,23 +124,27 @@ func (r javaRunner) wait(ctx context.Context, callers int, arrive time.Duration)
 func (javaRunner) close() {}
 
 func javaCounts(r redisson.BenchResult, err error) (counts, error) {
-	return counts{requests: r.Requests, permits: r.Granted, denied: r.Requests - r.Granted, took: r.Took, p50: r.P50, p99: r.P99}, err
+	return counts{
+		requests: r.Requests, permits: r.Granted, denied: r.Requests - r.Granted, took: r.Took, p50: r.P50, p99: r.P99,
+	}, err
 }
 
-// abundant is a rate that is never used up, with an interval of which 100 ms are a small part; abundantBeside is the same
-// for 1 s.
+// abundant is a rate that is never used up, with an interval of which 100 ms are a small part;
+// abundantBeside is the same for 1 s.
 var (
 	abundant       = rratelimiter.Rate{Permits: math.MaxUint32, Interval: 10 * time.Second}
 	abundantBeside = rratelimiter.Rate{Permits: math.MaxUint32, Interval: time.Minute}
 )
 
-// unlimited is a rate that is never used up. Its interval is short, so that records expire all the time.
+// unlimited is a rate that is never used up. Its interval is short, so that records expire all the
+// time.
 var unlimited = rratelimiter.Rate{Permits: 1e9, Interval: 250 * time.Millisecond}
 
 // unlimitedBeside is the same for the other limiter of a pair.
 var unlimitedBeside = rratelimiter.Rate{Permits: 2e9, Interval: 500 * time.Millisecond}
 
-// capture returns the text of the script that a call sends by EVAL or SCRIPT LOAD: the first one that contains "zadd".
+// capture returns the text of the script that a call sends by EVAL or SCRIPT LOAD: the first one
+// that contains "zadd".
 func capture(ctx context.Context, addr string, call func() error) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// result.go holds the measured figures and computes medians. It does not depend on how they are measured or shown.
+// result.go holds the measured figures and computes medians. It does not depend on how they are
+// measured or shown.
 
 // A Sample is one measurement of one row in one workload. A figure that was not measured is 0.
 type Sample struct {
@@ -20,7 +21,8 @@ type Sample struct {
 	Permits  int64   `json:"permits"`
 	P50      float64 `json:"p50_us"`
 	P99      float64 `json:"p99_us"`
-	Commands int64   `json:"commands"`     // EVALSHA and EVAL that Redis executed; PING in the row of PING
+	// EVALSHA and EVAL that Redis executed; PING in the row of PING
+	Commands int64   `json:"commands"`
 	RedisCPU float64 `json:"redis_cpu_us"` // of the server's process
 	Allocs   int64   `json:"allocs,omitempty"`
 	PerCall  float64 `json:"us_per_call,omitempty"` // of a script, by INFO commandstats
@@ -30,11 +32,14 @@ type Sample struct {
 	Longest float64 `json:"longest_us,omitempty"` // longest script, by processor time
 	Slowest float64 `json:"slowest_us,omitempty"` // longest script, by the slow log
 
-	Limit      float64 `json:"limit,omitempty"`      // permits that the rate allows in the time
-	ByJava     int64   `json:"by_java,omitempty"`    // permits that a Java process got at the same time
-	Window     float64 `json:"window,omitempty"`     // permits in any window of the interval, as a part of the rate
-	Kept       int64   `json:"kept_bytes,omitempty"` // on the heap of this process, of names that were used once
-	Goroutines int64   `json:"goroutines,omitempty"` // left of them
+	Limit float64 `json:"limit,omitempty"` // permits that the rate allows in the time
+	// permits that a Java process got at the same time
+	ByJava int64 `json:"by_java,omitempty"`
+	// permits in any window of the interval, as a part of the rate
+	Window float64 `json:"window,omitempty"`
+	// on the heap of this process, of names that were used once
+	Kept       int64 `json:"kept_bytes,omitempty"`
+	Goroutines int64 `json:"goroutines,omitempty"` // left of them
 }
 
 // A Row has all samples of one contender in one workload, one for each repetition.
@@ -42,8 +47,9 @@ type Row struct {
 	Workload string   `json:"workload"`
 	Name     string   `json:"row"`
 	Samples  []Sample `json:"samples,omitempty"`
-	Missing  string   `json:"missing,omitempty"` // reason why there are no samples: the library does not offer the option yet
-	Fault    string   `json:"fault,omitempty"`   // text of the error
+	// reason why there are no samples: the library does not offer the option yet
+	Missing string `json:"missing,omitempty"`
+	Fault   string `json:"fault,omitempty"` // text of the error
 }
 
 // A Report is one run of the program.
@@ -147,8 +153,8 @@ func goroutines(s Sample) float64      { return float64(s.Goroutines) }
 func commandsASecond(s Sample) float64 { return float64(s.Commands) / s.Seconds }
 func longest(s Sample) float64         { return s.Longest }
 
-// bounded returns an upper bound of the duration of the longest script: the smaller one of the processor time of the
-// server and the time in the slow log.
+// bounded returns an upper bound of the duration of the longest script: the smaller one of the
+// processor time of the server and the time in the slow log.
 func bounded(s Sample) float64 {
 	if s.Slowest == 0 {
 		return s.Longest
@@ -165,8 +171,8 @@ func (r *Row) median(m metric) float64 {
 	return median(values)
 }
 
-// ratio returns the median of the ratios of a figure of a to a figure of b, each within one repetition, so that a
-// machine that slows down for a while does not change it.
+// ratio returns the median of the ratios of a figure of a to a figure of b, each within one
+// repetition, so that a machine that slows down for a while does not change it.
 func ratio(a, b *Row, of, by metric) float64 {
 	var values []float64
 	for i := range min(len(a.Samples), len(b.Samples)) {

@@ -16,7 +16,8 @@ func TestMedian(t *testing.T) {
 }
 
 func TestRatioComparesWithinARound(t *testing.T) {
-	// The machine is ten times as fast in the second round, which does not change the ratio of the rows.
+	// The machine is ten times as fast in the second round, which does not change the ratio of the
+	// rows.
 	a := &Row{Samples: []Sample{{Requests: 20, Seconds: 1}, {Requests: 200, Seconds: 1}, {Requests: 20, Seconds: 1}}}
 	b := &Row{Samples: []Sample{{Requests: 10, Seconds: 1}, {Requests: 100, Seconds: 1}, {Requests: 5, Seconds: 1}}}
 	if got := ratio(a, b, perSecond, perSecond); got != 2 {
@@ -25,7 +26,9 @@ func TestRatioComparesWithinARound(t *testing.T) {
 }
 
 func TestARowThatFailedIsNoRow(t *testing.T) {
-	r := &Report{Rows: []*Row{{Workload: "w", Name: "n", Samples: []Sample{{}}, Fault: "broken"}, {Workload: "w", Name: "m"}}}
+	r := &Report{
+		Rows: []*Row{{Workload: "w", Name: "n", Samples: []Sample{{}}, Fault: "broken"}, {Workload: "w", Name: "m"}},
+	}
 	if r.row("w", "n") != nil || r.row("w", "m") != nil {
 		t.Error("a row without figures, or with doubtful ones, is used")
 	}

@@ -12,8 +12,9 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// rows.go defines the contenders. Each Go contender has a go-redis client with its defaults, except for longer timeouts
-// for a machine under load, or a client of rueidis (rueidis.go); Redisson has its own client with its defaults.
+// rows.go defines the contenders. Each Go contender has a go-redis client with its defaults, except
+// for longer timeouts for a machine under load, or a client of rueidis (rueidis.go); Redisson has
+// its own client with its defaults.
 
 // A contender is a row of the tables.
 type contender struct {
@@ -24,8 +25,8 @@ type contender struct {
 	warm time.Duration     // in the place of the size's; 0: the size's
 }
 
-// A scene is the input of a contender: the address of the server, and limiters with their rate. In a scene of pairs each
-// limiter has another one beside it, and a request asks both.
+// A scene is the input of a contender: the address of the server, and limiters with their rate. In
+// a scene of pairs each limiter has another one beside it, and a request asks both.
 type scene struct {
 	addr   string
 	names  []string
@@ -104,7 +105,8 @@ func contenders(names ...string) []*contender {
 	return rows
 }
 
-// leaseRow returns a row with leases, of a limiter with its own rate, since a lease is a small part of the interval.
+// leaseRow returns a row with leases, of a limiter with its own rate, since a lease is a small part
+// of the interval.
 func leaseRow(rate rratelimiter.Rate, lease, warm time.Duration) *contender {
 	c := libraryRow(rowLease, withLease(lease))
 	c.rate, c.warm = rate, warm
@@ -183,7 +185,8 @@ func openReturn1(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker
 	}, err
 }
 
-// openRedisRate converts the rate to redis_rate's form: the permits are both the burst and the rate per interval.
+// openRedisRate converts the rate to redis_rate's form: the permits are both the burst and the rate
+// per interval.
 func openRedisRate(_ context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
 	limiter := redis_rate.NewLimiter(rdb)
 	limit := redis_rate.Limit{Rate: int(s.rate.Permits), Burst: int(s.rate.Permits), Period: s.rate.Interval}
@@ -221,7 +224,8 @@ func scriptKeys(name string) []string {
 	return []string{name, valueKey(name), valueKey(name) + ":bench", permitsKey(name), permitsKey(name) + ":bench"}
 }
 
-// scriptArgs returns the arguments of Redisson's script that follow the permits: the time in ms, and a random id.
+// scriptArgs returns the arguments of Redisson's script that follow the permits: the time in ms,
+// and a random id.
 func scriptArgs() (now int64, id [16]byte) {
 	rand.Read(id[:])
 	return time.Now().UnixMilli(), id
@@ -249,7 +253,8 @@ func openAuto(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, e
 	return library(ctx, rratelimiter.NewClient(auto), s, nil)
 }
 
-// inTurn makes an asker of pairs from an opener for single limiters. It asks the second limiter if the first one grants.
+// inTurn makes an asker of pairs from an opener for single limiters. It asks the second limiter if
+// the first one grants.
 func inTurn[C any](open opener[C]) opener[C] {
 	return func(ctx context.Context, b *lab, s scene, client C) (asker, error) {
 		first, err := open(ctx, b, s, client)
@@ -267,7 +272,8 @@ func inTurn[C any](open opener[C]) opener[C] {
 	}
 }
 
-// allowAll asks both limiters of a pair, with an option, by AllowAll or, if callers wait, by AcquireAll.
+// allowAll asks both limiters of a pair, with an option, by AllowAll or, if callers wait, by
+// AcquireAll.
 func allowAll(o option) opener[*redis.Client] {
 	return func(ctx context.Context, _ *lab, s scene, rdb *redis.Client) (asker, error) {
 		client := rratelimiter.NewClient(rdb)

@@ -104,7 +104,9 @@ func TestTheSecondIsAskedOnlyIfTheFirstGrants(t *testing.T) {
 			return i == 0, nil
 		}, nil
 	})
-	ask, err := open(t.Context(), nil, scene{names: []string{"a", "b"}, beside: rratelimiter.Rate{Permits: 1, Interval: time.Second}}, nil)
+	ask, err := open(
+		t.Context(), nil, scene{names: []string{"a", "b"}, beside: rratelimiter.Rate{Permits: 1, Interval: time.Second}}, nil,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

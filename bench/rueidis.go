@@ -8,7 +8,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// rueidis.go has the peers over rueidis, which by itself puts the commands of concurrent callers into pipelines.
+// rueidis.go has the peers over rueidis, which by itself puts the commands of concurrent callers
+// into pipelines.
 
 // rueidisRow returns a contender with a client of rueidis with its defaults.
 func rueidisRow(name string, open opener[rueidis.Client]) *contender {
@@ -26,7 +27,8 @@ func rueidisRow(name string, open opener[rueidis.Client]) *contender {
 	}}
 }
 
-// gcra is the generic cell rate algorithm. It stores the theoretical arrival time of the next request.
+// gcra is the generic cell rate algorithm. It stores the theoretical arrival time of the next
+// request.
 //
 //	KEYS   1 the theoretical arrival time (ms)
 //	ARGV   1 now (ms), 2 ms for each permit, 3 ms for all permits of the rate, 4 permits wanted

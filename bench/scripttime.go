@@ -13,8 +13,9 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// scripttime.go measures how long Redis takes for one call of a script. The rows send their calls in small batches in
-// turn, each batch in one pipeline, so that all rows find the machine, the client and the caches of Redis alike.
+// scripttime.go measures how long Redis takes for one call of a script. The rows send their calls
+// in small batches in turn, each batch in one pipeline, so that all rows find the machine, the
+// client and the caches of Redis alike.
 
 // scriptBatch is the number of calls of a row before the next row's turn.
 const scriptBatch = 200
@@ -69,7 +70,8 @@ func (b *lab) scriptTimes(ctx context.Context, rows []*contender, s scene) (map[
 	return samples, nil
 }
 
-// batchTime sends a call for each limiter from first to before end, and returns how long Redis took for one, in µs.
+// batchTime sends a call for each limiter from first to before end, and returns how long Redis took
+// for one, in µs.
 func (b *lab) batchTime(ctx context.Context, next call, first, end int) (float64, error) {
 	pipe := b.rdb.Pipeline()
 	for i := first; i < end; i++ {
@@ -146,7 +148,8 @@ for key = 0, #KEYS - 5, 5 do
 end
 return { 0, 1, 1, 1 }`
 
-// callBare makes bareCalls: with the keys of this library, the time, and records of the same length.
+// callBare makes bareCalls: with the keys of this library, the time, and records of the same
+// length.
 func callBare(ctx context.Context, rdb *redis.Client, _ string, s scene) (call, error) {
 	sha, err := rdb.ScriptLoad(ctx, bareCalls).Result()
 	return func(_ context.Context, i int) ([]any, error) {
@@ -166,7 +169,8 @@ func callBare(ctx context.Context, rdb *redis.Client, _ string, s scene) (call, 
 	}, err
 }
 
-// callLibrary makes the calls of this library, which sends them to a rehearsal: TryAcquire, or AllowAll of a pair.
+// callLibrary makes the calls of this library, which sends them to a rehearsal: TryAcquire, or
+// AllowAll of a pair.
 func callLibrary(ctx context.Context, rdb *redis.Client, _ string, s scene) (call, error) {
 	r := &rehearsal{replies: map[any][]int64{}}
 	rdb.AddHook(r)
@@ -190,8 +194,8 @@ func callLibrary(ctx context.Context, rdb *redis.Client, _ string, s scene) (cal
 	}, nil
 }
 
-// A rehearsal is a hook of a Redis client that keeps the scripts of this library from being sent, once it is on. It
-// replies to each what Redis replied to the last call of the same script before.
+// A rehearsal is a hook of a Redis client that keeps the scripts of this library from being sent,
+// once it is on. It replies to each what Redis replied to the last call of the same script before.
 type rehearsal struct {
 	on      bool
 	replies map[any][]int64 // by the SHA-1 of the script
@@ -225,8 +229,8 @@ func (r *rehearsal) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// written returns the arguments of a command as texts, as the client would write them. They may be in memory that the
-// library uses again.
+// written returns the arguments of a command as texts, as the client would write them. They may be
+// in memory that the library uses again.
 func written(args []any) ([]any, error) {
 	texts := make([]any, len(args))
 	for i, arg := range args {

@@ -41,7 +41,8 @@ func TestEachCallOfAScriptIsAGrant(t *testing.T) {
 					t.Errorf("%s: %s has %d records, want %d", row.name, limiter, records, want)
 				}
 				taken := b.rdb.Get(t.Context(), valueKey(limiter)).Val()
-				if row.name == rowBare && taken != "-3" || row.name == rowLibrary && !slices.Contains([]string{"999997", "1999997"}, taken) {
+				if row.name == rowBare && taken != "-3" ||
+					row.name == rowLibrary && !slices.Contains([]string{"999997", "1999997"}, taken) {
 					t.Errorf("%s: the value of %s is %q", row.name, limiter, taken)
 				}
 			}
@@ -52,7 +53,9 @@ func TestEachCallOfAScriptIsAGrant(t *testing.T) {
 func TestACallThatFailsIsToldOf(t *testing.T) {
 	b := newLab(t, size{scriptCalls: 1})
 	b.script = "return redis.error_reply('broken')"
-	_, err := b.scriptTimes(t.Context(), []*contender{{name: rowScript}}, scene{addr: b.addr, names: []string{"a"}, rate: lasting})
+	_, err := b.scriptTimes(
+		t.Context(), []*contender{{name: rowScript}}, scene{addr: b.addr, names: []string{"a"}, rate: lasting},
+	)
 	if err == nil {
 		t.Error("no error")
 	}

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// table.go makes tables of a report: all figures for the terminal, the most important ones for bench/README.md, and a
-// few for README.md.
+// table.go makes tables of a report: all figures for the terminal, the most important ones for
+// bench/README.md, and a few for README.md.
 
 // A grid is a table. Its first column is text; the others are figures, or text if words is true.
 type grid struct {
@@ -137,7 +137,11 @@ func (g *grid) pad(cells ...string) {
 
 func loadDetail(r *Report, rows []*Row) grid {
 	denied := slices.ContainsFunc(rows, func(row *Row) bool { return row.median(deniedShare) > 0 })
-	g := grid{head: []string{"", "requests/s", "x PING", "p50 µs", "p99 µs", "commands/permit", "Redis µs/permit", "allocs/request"}}
+	g := grid{
+		head: []string{
+			"", "requests/s", "x PING", "p50 µs", "p99 µs", "commands/permit", "Redis µs/permit", "allocs/request",
+		},
+	}
 	if denied {
 		g.head = append(g.head, "denied", "denials/command")
 	}
@@ -158,7 +162,8 @@ func loadDetail(r *Report, rows []*Row) grid {
 	return g
 }
 
-// allocs returns the allocations per request, or a dash for rows of other processes, for which they are not measured.
+// allocs returns the allocations per request, or a dash for rows of other processes, for which they
+// are not measured.
 func allocs(row *Row) string {
 	if row.median(allocations) == 0 {
 		return "–"
@@ -182,7 +187,9 @@ func perCall(s Sample) float64  { return float64(s.Requests) }
 func redisCPU(s Sample) float64 { return s.RedisCPU }
 
 func memoryDetail(rows []*Row) grid {
-	g := grid{head: []string{"", "permits", "records", "memory", "calls until all left", "longest script, CPU", "by the slow log"}}
+	g := grid{
+		head: []string{"", "permits", "records", "memory", "calls until all left", "longest script, CPU", "by the slow log"},
+	}
 	g.fill(rows, func(row *Row) []string {
 		return []string{
 			thousands(row.Samples[0].Permits), thousands(int64(row.median(records))), size10(row.median(setBytes)),
@@ -205,7 +212,11 @@ func scriptDetail(r *Report, rows []*Row) grid {
 }
 
 func sharedDetail(rows []*Row) grid {
-	g := grid{head: []string{"", "requests/s", "denied", "used of the rate", "largest window", "by Java", "p50 µs", "p99 µs", "commands/permit"}}
+	g := grid{
+		head: []string{
+			"", "requests/s", "denied", "used of the rate", "largest window", "by Java", "p50 µs", "p99 µs", "commands/permit",
+		},
+	}
 	g.fill(rows, sharedCells)
 	return g
 }
@@ -216,7 +227,9 @@ func sharedCells(row *Row) []string {
 		byJava = percent(share)
 	}
 	return []string{
-		thousands(int64(row.median(perSecond))), percent(row.median(deniedShare)), percent(row.median(used)), percent(row.median(largestWindow)), byJava,
+		thousands(
+			int64(row.median(perSecond)),
+		), percent(row.median(deniedShare)), percent(row.median(used)), percent(row.median(largestWindow)), byJava,
 		quantity(row.median(p50)), quantity(row.median(p99)), quantity(row.median(perPermit)),
 	}
 }
@@ -225,7 +238,9 @@ func namesDetail(rows []*Row) grid {
 	g := grid{head: []string{"", "names/s", "commands/name", "kept", "goroutines"}}
 	g.fill(rows, func(row *Row) []string {
 		return []string{
-			thousands(int64(row.median(perSecond))), quantity(row.median(perPermit)), size10(row.median(kept)), quantity(row.median(goroutines)),
+			thousands(
+				int64(row.median(perSecond)),
+			), quantity(row.median(perPermit)), size10(row.median(kept)), quantity(row.median(goroutines)),
 		}
 	})
 	return g
@@ -240,19 +255,34 @@ func readmeText(r *Report) string {
 	few := perSecondTable(r, columns, func(name string) bool {
 		return slices.Contains([]string{rowPing, rowRedisRate, rowScript, rowLibrary, rowLease}, name) || isJava(name)
 	})
-	return fmt.Sprintf("![Requests per second on one limiter with 1,024 callers](%s)\n\nRequests per second (%s; %s):\n\n%s\n"+
-		"One caller waits for each reply before it asks again, so the first column shows how long a call takes.\n",
-		chartFile, r.At.Format("January 2006"), conditions(r), few.markdown())
+	return fmt.Sprintf(
+		"![Requests per second on one limiter with 1,024 callers](%s)\n\nRequests per second (%s; %s):\n\n%s\n"+
+			"One caller waits for each reply before it asks again, so the first column shows how long a call takes.\n",
+		chartFile,
+		r.At.Format("January 2006"),
+		conditions(r),
+		few.markdown(),
+	)
 }
 
 // tablesText returns the tables of bench/README.md.
 func tablesText(r *Report) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Requests per second (%s; %s):\n\n%s\n", r.At.Format("January 2006"), conditions(r), overview(r).markdown())
+	fmt.Fprintf(
+		&b, "Requests per second (%s; %s):\n\n%s\n", r.At.Format("January 2006"), conditions(r), overview(r).markdown(),
+	)
 	fmt.Fprintf(&b, "One hot limiter, 1,024 callers:\n\n%s\n", detail(r, hotName(1024)).markdown())
-	fmt.Fprintf(&b, "Callers that wait for one permit each (at best, 1,000 callers at 100/s take 9 s):\n\n%s\n", waitingOverview(r).markdown())
-	fmt.Fprintf(&b, "Processes that share a limiter, with leases of a fiftieth of the interval and without:\n\n%s\n", sharedOverview(r).markdown())
-	fmt.Fprintf(&b, "HTTP requests to a server with a guard, %d connections:\n\n%s\n", gatewayCallers, gatewayDetail(r).markdown())
+	fmt.Fprintf(
+		&b, "Callers that wait for one permit each (at best, 1,000 callers at 100/s take 9 s):\n\n%s\n",
+		waitingOverview(r).markdown(),
+	)
+	fmt.Fprintf(
+		&b, "Processes that share a limiter, with leases of a fiftieth of the interval and without:\n\n%s\n",
+		sharedOverview(r).markdown(),
+	)
+	fmt.Fprintf(
+		&b, "HTTP requests to a server with a guard, %d connections:\n\n%s\n", gatewayCallers, gatewayDetail(r).markdown(),
+	)
 	fmt.Fprintf(&b, "1,000,000 permits outstanding:\n\n%s\n", memoryOverview(r).markdown())
 	fmt.Fprintf(&b, "%s:\n\n%s", summary(r.Verdicts), verdictTable(r).markdown())
 	return b.String()
@@ -262,8 +292,12 @@ func tablesText(r *Report) string {
 func overview(r *Report) grid {
 	columns := []column{
 		{"1 limiter, 1 caller", hotName(1)}, {"64 callers", hotName(64)}, {"1,024 callers", hotName(1024)},
-		{"90 % denied, 1,024", deniedName(1024)}, {"1 to 10 permits, 1,024", mixedName(1024)}, {"20 ms away, 1,024", farName(farthest, 1024)},
-		{"10,000 limiters, 64", uniformName(64)}, {"10,000 limiters, 1,024", uniformName(1024)}, {"10,000 limiters, Zipf, 1,024", zipfName(1024)},
+		{
+			"90 % denied, 1,024", deniedName(1024),
+		}, {"1 to 10 permits, 1,024", mixedName(1024)}, {"20 ms away, 1,024", farName(farthest, 1024)},
+		{
+			"10,000 limiters, 64", uniformName(64),
+		}, {"10,000 limiters, 1,024", uniformName(1024)}, {"10,000 limiters, Zipf, 1,024", zipfName(1024)},
 		{"2 limits, 1 pair, 1,024", hotPairName(1024)}, {"2 limits, 10,000 pairs, 1,024", pairsName(1024)},
 	}
 	return perSecondTable(r, columns, func(string) bool { return true })
@@ -272,7 +306,8 @@ func overview(r *Report) grid {
 // A column is a workload in a table.
 type column struct{ head, workload string }
 
-// perSecondTable returns a table of requests per second, with a row for each contender whose name is shown.
+// perSecondTable returns a table of requests per second, with a row for each contender whose name
+// is shown.
 func perSecondTable(r *Report, columns []column, shown func(name string) bool) grid {
 	g := grid{head: []string{""}}
 	var names []string
@@ -311,7 +346,9 @@ func waitingOverview(r *Report) grid {
 
 func waitingCells(row *Row) []string {
 	return []string{
-		thousands(int64(row.median(commands))), quantity(row.median(seconds)) + " s", fmt.Sprintf("%.3f", row.median(overIdeal)),
+		thousands(
+			int64(row.median(commands)),
+		), quantity(row.median(seconds)) + " s", fmt.Sprintf("%.3f", row.median(overIdeal)),
 	}
 }
 
@@ -342,7 +379,9 @@ func memoryOverview(r *Report) grid {
 
 func memoryCells(row *Row) []string {
 	return []string{
-		thousands(int64(row.median(records))), size10(row.median(setBytes)), duration(row.median(longest)), duration(row.median(slowest)),
+		thousands(
+			int64(row.median(records)),
+		), size10(row.median(setBytes)), duration(row.median(longest)), duration(row.median(slowest)),
 	}
 }
 

@@ -13,8 +13,10 @@ import (
 
 func TestNumbersAreShort(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
-		{thousands(0), "0"}, {thousands(999), "999"}, {thousands(1234567), "1,234,567"}, {thousands(-1000), "-1,000"}, {thousands(-100), "-100"},
-		{quantity(0), "0"}, {quantity(1234.5), "1,235"}, {quantity(99.96), "100.0"}, {quantity(12.345), "12.3"}, {quantity(1.005), "1.00"}, {quantity(0.00123), "0.0012"},
+		{thousands(0), "0"}, {thousands(999), "999"}, {thousands(1234567), "1,234,567"}, {thousands(-1000), "-1,000"},
+		{thousands(-100), "-100"},
+		{quantity(0), "0"}, {quantity(1234.5), "1,235"}, {quantity(99.96), "100.0"}, {quantity(12.345), "12.3"},
+		{quantity(1.005), "1.00"}, {quantity(0.00123), "0.0012"},
 		{short(1_234_567), "1.23 M"}, {short(76_543), "76.5 k"}, {percent(0.9), "90.0 %"},
 		{size10(101.7e6), "102 MB"}, {size10(180_000), "180 KB"}, {size10(42), "42.0 B"},
 		{duration(1_030_000), "1.03 s"}, {duration(2100), "2.10 ms"}, {duration(15), "15.0 µs"}, {duration(0), "below 10 µs"},
@@ -60,7 +62,8 @@ func TestPagesAreWrittenBetweenTheirMarks(t *testing.T) {
 	}
 	text, _ := os.ReadFile(page)
 	got := string(text)
-	if !strings.HasPrefix(got, "before\n"+tableBegin) || !strings.HasSuffix(got, tableEnd+"\nafter\n") || strings.Contains(got, "old") {
+	if !strings.HasPrefix(got, "before\n"+tableBegin) || !strings.HasSuffix(got, tableEnd+"\nafter\n") ||
+		strings.Contains(got, "old") {
 		t.Errorf("the text around the tables changed:\n%s", got)
 	}
 	for _, want := range []string{"28 of 28 goals met", "| " + rowLibrary + " | 10.00 M |", "1,000 at once, 100/s: " + rowProcesses, "longest script"} {

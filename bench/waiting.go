@@ -18,10 +18,11 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// waiting.go measures callers that wait for one permit each: the total time, and the number of commands.
+// waiting.go measures callers that wait for one permit each: the total time, and the number of
+// commands.
 
-// idealTime returns the shortest time in which all callers can get a permit, if they arrive evenly over the duration
-// arrive and each gets its permit as soon as the rate allows.
+// idealTime returns the shortest time in which all callers can get a permit, if they arrive evenly
+// over the duration arrive and each gets its permit as soon as the rate allows.
 func idealTime(callers int, rate rratelimiter.Rate, arrive time.Duration) time.Duration {
 	granted := make([]time.Duration, callers)
 	for i := range granted {
@@ -58,11 +59,12 @@ func (b *lab) wait(ctx context.Context, c *contender, s scene, callers int, arri
 	return sample, err
 }
 
-// workerEnv is the environment variable with the order of a worker, which is this program as one of several processes.
+// workerEnv is the environment variable with the order of a worker, which is this program as one of
+// several processes.
 const workerEnv = "RRATELIMITER_BENCH_WORKER"
 
-// An order is the input of a worker: a number of callers that wait for one permit each, from the same moment on; or, with a
-// pace, requests for one permit that come at random (order.paced).
+// An order is the input of a worker: a number of callers that wait for one permit each, from the
+// same moment on; or, with a pace, requests for one permit that come at random (order.paced).
 type order struct {
 	Addr, Name string
 	Callers    int
@@ -75,13 +77,14 @@ type order struct {
 type finding struct {
 	Requests, Denied int64 // of an order with a pace
 	Permits          int64
-	Grants           [][2]int64 // of an order with a pace: start and end of each request that was granted, ns
-	End              time.Time
-	Latencies        *hdrhistogram.Snapshot
+	// of an order with a pace: start and end of each request that was granted, ns
+	Grants    [][2]int64
+	End       time.Time
+	Latencies *hdrhistogram.Snapshot
 }
 
-// workerMain runs a worker and returns its exit code. The worker prints "ready", reads the start time from its input,
-// runs its callers from then on, and prints its finding.
+// workerMain runs a worker and returns its exit code. The worker prints "ready", reads the start
+// time from its input, runs its callers from then on, and prints its finding.
 func workerMain(text string) int {
 	f, err := workerRun(text)
 	if err != nil {
@@ -126,15 +129,18 @@ func workerRun(text string) (finding, error) {
 	return finding{Permits: seen.permits, End: time.Now(), Latencies: seen.latencies.Export()}, nil
 }
 
-// processRun starts workers whose callers wait from the same moment on, and returns the sum of their findings.
+// processRun starts workers whose callers wait from the same moment on, and returns the sum of
+// their findings.
 func (b *lab) processRun(ctx context.Context, s scene, callers int) (counts, error) {
-	_, all, err := runWorkers(ctx, order{Addr: s.addr, Name: s.names[0], Callers: callers}, b.processes, func(time.Time) error { return nil })
+	_, all, err := runWorkers(
+		ctx, order{Addr: s.addr, Name: s.names[0], Callers: callers}, b.processes, func(time.Time) error { return nil },
+	)
 	all.requests = all.permits
 	return all, err
 }
 
-// runWorkers starts n workers with an order, which begin at the same moment, and returns their findings and the sum. prepare
-// is called shortly before that moment.
+// runWorkers starts n workers with an order, which begin at the same moment, and returns their
+// findings and the sum. prepare is called shortly before that moment.
 func runWorkers(ctx context.Context, o order, n int, prepare func(at time.Time) error) ([]finding, counts, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -179,8 +185,11 @@ func runWorkers(ctx context.Context, o order, n int, prepare func(at time.Time) 
 	return findings, all, nil
 }
 
-// worker runs one process. It calls ready.Done exactly once and receives exactly once from start, even if it fails.
-func worker(ctx context.Context, program, text string, ready *sync.WaitGroup, start <-chan time.Time, f *finding) error {
+// worker runs one process. It calls ready.Done exactly once and receives exactly once from start,
+// even if it fails.
+func worker(
+	ctx context.Context, program, text string, ready *sync.WaitGroup, start <-chan time.Time, f *finding,
+) error {
 	cmd := exec.CommandContext(ctx, program)
 	cmd.Env = append(os.Environ(), workerEnv+"="+text)
 	var said strings.Builder

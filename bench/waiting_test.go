@@ -31,13 +31,16 @@ func TestIdealTime(t *testing.T) {
 func TestWaitingIsMeasured(t *testing.T) {
 	b := newLab(t, size{processes: 2})
 	rate := rratelimiter.Rate{Permits: 4, Interval: 2 * time.Second}
-	const half = 1_000_000 // of the interval, µs: on a busy machine a process starts late, and then waits less than the interval
+	// of the interval, µs: on a busy machine a process starts late, and then waits less than the
+	// interval
+	const half = 1_000_000
 	for _, c := range append(contenders(rowLibrary), &contender{name: rowProcesses}) {
 		s, err := b.wait(t.Context(), c, scene{addr: b.addr, names: []string{"bench"}, rate: rate}, 8, 0)
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		if s.Requests != 8 || s.Permits != 8 || s.Ideal != 2 || s.Seconds < s.Ideal || s.Commands < 2 || s.P99 < half || s.P50 > s.P99 {
+		if s.Requests != 8 || s.Permits != 8 || s.Ideal != 2 || s.Seconds < s.Ideal || s.Commands < 2 || s.P99 < half ||
+			s.P50 > s.P99 {
 			t.Errorf("%s: %+v", c.name, s)
 		}
 	}

@@ -48,12 +48,16 @@ type size struct {
 
 var (
 	full = size{
-		repeats: 3, warm: 200 * time.Millisecond, time: 690 * time.Millisecond, leaseWarm: 3 * time.Second, callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000, scriptCalls: 2,
-		waiting: 1000, waitingMany: 10_000, processes: 20, sharedTime: 3 * time.Second, names: 500_000, outstanding: 1_000_000, javaWarm: warmUp,
+		repeats: 3, warm: 200 * time.Millisecond, time: 690 * time.Millisecond, leaseWarm: 3 * time.Second,
+		callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000, scriptCalls: 2,
+		waiting: 1000, waitingMany: 10_000, processes: 20, sharedTime: 3 * time.Second, names: 500_000,
+		outstanding: 1_000_000, javaWarm: warmUp,
 	}
 	quick = size{
-		repeats: 1, warm: 260 * time.Millisecond, time: 97 * time.Millisecond, leaseWarm: 2 * time.Second, callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000, scriptCalls: 1,
-		waiting: 200, waitingMany: 2000, processes: 4, sharedTime: time.Second, names: 20_000, outstanding: 100_000, javaWarm: time.Second,
+		repeats: 1, warm: 260 * time.Millisecond, time: 97 * time.Millisecond, leaseWarm: 2 * time.Second,
+		callers: []int{1, 1024}, spread: []int{1024}, pairs: []int{1024}, limiters: 10_000, scriptCalls: 1,
+		waiting: 200, waitingMany: 2000, processes: 4, sharedTime: time.Second, names: 20_000, outstanding: 100_000,
+		javaWarm: time.Second,
 	}
 )
 
@@ -119,7 +123,8 @@ func (b *lab) plan(o options) []*workload {
 	}
 	selected := func(rows []*contender) []*contender {
 		return slices.DeleteFunc(slices.Clone(rows), func(c *contender) bool {
-			return c.name != rowPing && !o.rows.MatchString(c.name) || len(o.java) == 0 && (c.name == rowScript || c.name == rowMultiplexed)
+			return c.name != rowPing && !o.rows.MatchString(c.name) ||
+				len(o.java) == 0 && (c.name == rowScript || c.name == rowMultiplexed)
 		})
 	}
 	add := func(name string, takes time.Duration, rows []*contender, measure func(context.Context, *contender) (Sample, error)) {
@@ -149,7 +154,9 @@ func (b *lab) plan(o options) []*workload {
 		contenders(rowScript),
 	)
 	leased := leaseRow(abundant, 100*time.Millisecond, 0)
-	hot := slices.Concat(peers, contenders(rowGCRA, rowMultiplexed, rowLibrary, rowPerRequest, rowGranularity, rowAuto), []*contender{leased})
+	hot := slices.Concat(
+		peers, contenders(rowGCRA, rowMultiplexed, rowLibrary, rowPerRequest, rowGranularity, rowAuto), []*contender{leased},
+	)
 	for _, callers := range b.callers {
 		load(hotName(callers), hot, one, work{callers: callers, limiters: 1})
 	}
@@ -174,16 +181,23 @@ func (b *lab) plan(o options) []*workload {
 	}
 	for _, delay := range []time.Duration{time.Millisecond, farthest} {
 		for _, callers := range []int{1, 1024} {
-			add(farName(delay, callers), takes, contenders(rowPing, rowScript, rowLibrary), func(ctx context.Context, c *contender) (Sample, error) {
-				addr, stop, err := far(b.addr, delay)
-				if err != nil {
-					return Sample{}, err
-				}
-				defer stop()
-				sample, err := b.load(ctx, c, scene{addr: addr, names: one, rate: unlimited}, work{callers: callers, limiters: 1, time: b.time})
-				sample.Allocs = 0 // they would include the proxy's
-				return sample, err
-			})
+			add(
+				farName(delay, callers),
+				takes,
+				contenders(rowPing, rowScript, rowLibrary),
+				func(ctx context.Context, c *contender) (Sample, error) {
+					addr, stop, err := far(b.addr, delay)
+					if err != nil {
+						return Sample{}, err
+					}
+					defer stop()
+					sample, err := b.load(
+						ctx, c, scene{addr: addr, names: one, rate: unlimited}, work{callers: callers, limiters: 1, time: b.time},
+					)
+					sample.Allocs = 0 // they would include the proxy's
+					return sample, err
+				},
+			)
 		}
 	}
 	spreadRows := contenders(rowPing, rowRedisRate, rowScript, rowGCRA, rowMultiplexed, rowLibrary, rowAuto)
@@ -263,10 +277,16 @@ func (b *lab) plan(o options) []*workload {
 			func(ctx context.Context, c *contender) (Sample, error) { return b.shared(ctx, c, g) })
 	}
 	for _, demand := range demands {
-		share(sharing{name: sharedName(demand), processes: sharers, rate: rratelimiter.PerSecond(5000), demand: demand}, rowShared, rowSharedLease)
+		share(
+			sharing{name: sharedName(demand), processes: sharers, rate: rratelimiter.PerSecond(5000), demand: demand}, rowShared,
+			rowSharedLease,
+		)
 	}
 	if len(o.java) > 0 {
-		share(sharing{name: besideName, processes: 2, rate: rratelimiter.PerSecond(1000), demand: 300, java: true}, rowBeside, rowBesideLease)
+		share(
+			sharing{name: besideName, processes: 2, rate: rratelimiter.PerSecond(1000), demand: 300, java: true}, rowBeside,
+			rowBesideLease,
+		)
 	}
 	add(namesName, time.Duration(b.names)*40*time.Microsecond+7*namesLease, []*contender{{name: rowLease}}, b.once)
 	records := time.Duration(b.outstanding) * 5 * time.Microsecond

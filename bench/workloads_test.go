@@ -35,7 +35,9 @@ func TestThePlanHasARowForEachGoal(t *testing.T) {
 		for _, c := range w.rows {
 			row := &Row{Workload: w.name, Name: c.name}
 			for range full.repeats {
-				row.Samples = append(row.Samples, Sample{Seconds: 1, Ideal: 1, Requests: 1, P50: 1, P99: 1, Commands: 1, PerCall: 1})
+				row.Samples = append(
+					row.Samples, Sample{Seconds: 1, Ideal: 1, Requests: 1, P50: 1, P99: 1, Commands: 1, PerCall: 1},
+				)
 			}
 			report.Rows = append(report.Rows, row)
 		}
@@ -65,8 +67,11 @@ func TestTheFullPlanTakesAQuarterOfAnHour(t *testing.T) {
 }
 
 func TestRowsArePickedButForPing(t *testing.T) {
-	plan := (&lab{size: full}).plan(options{run: regexp.MustCompile("^hot limiter, 64 callers$"), rows: regexp.MustCompile("redis_rate")})
-	if len(plan) != 1 || len(plan[0].rows) != 2 || plan[0].rows[0].name != rowPing || plan[0].rows[1].name != rowRedisRate {
+	plan := (&lab{size: full}).plan(
+		options{run: regexp.MustCompile("^hot limiter, 64 callers$"), rows: regexp.MustCompile("redis_rate")},
+	)
+	if len(plan) != 1 || len(plan[0].rows) != 2 || plan[0].rows[0].name != rowPing ||
+		plan[0].rows[1].name != rowRedisRate {
 		t.Errorf("%+v", plan)
 	}
 }

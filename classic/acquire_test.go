@@ -23,7 +23,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// With every algorithm, a waiting caller is served as soon as Allow would be, and after the RetryAfter of that.
+// With every algorithm, a waiting caller is served as soon as Allow would be, and after the
+// RetryAfter of that.
 func TestAcquireWaitsAsLongAsItIsTold(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
@@ -111,7 +112,8 @@ func TestWrongRequestsTakeNothing(t *testing.T) {
 		for _, subject := range subjects() {
 			l := subject.make(b.rdb, "key", b.clock())
 			for n, want := range map[int64]error{
-				0: rratelimiter.ErrInvalidPermits, -1: rratelimiter.ErrInvalidPermits, math.MinInt64: rratelimiter.ErrInvalidPermits,
+				0: rratelimiter.ErrInvalidPermits, -1: rratelimiter.ErrInvalidPermits,
+				math.MinInt64: rratelimiter.ErrInvalidPermits,
 				math.MaxInt64: rratelimiter.ErrExceedsRate, 101: rratelimiter.ErrExceedsRate,
 			} {
 				if _, err := l.Allow(t.Context(), n); !errors.Is(err, want) {
@@ -138,7 +140,8 @@ func TestWrongParametersAreTold(t *testing.T) {
 	rdb := redistest.Embedded(t).Client()
 	rate := rratelimiter.PerSecond(10)
 	wrongRates := []rratelimiter.Rate{
-		{}, {Permits: 1}, {Interval: time.Second}, {Permits: -1, Interval: time.Second}, {Permits: 1 << 32, Interval: time.Second},
+		{}, {Permits: 1}, {Interval: time.Second}, {Permits: -1, Interval: time.Second},
+		{Permits: 1 << 32, Interval: time.Second},
 		{Permits: 1, Interval: 1500 * time.Microsecond}, {Permits: 1, Interval: time.Second, Type: rratelimiter.PerClient},
 		{Permits: 1, Interval: time.Second, KeepAlive: time.Hour},
 	}
@@ -204,7 +207,8 @@ func TestWrongParametersAreTold(t *testing.T) {
 	}
 }
 
-// An error of Redis is returned with its code; a call that may have been executed returns ErrOutcomeUnknown.
+// An error of Redis is returned with its code; a call that may have been executed returns
+// ErrOutcomeUnknown.
 func TestErrorsOfTheServer(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		b := newBench(t, s)
@@ -230,7 +234,8 @@ func TestErrorsOfTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = rdb.Close()
-	if _, err := l.Allow(t.Context(), 1); !errors.Is(err, redis.ErrClosed) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+	if _, err := l.Allow(t.Context(), 1); !errors.Is(err, redis.ErrClosed) ||
+		errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 		t.Error(err)
 	}
 }
@@ -274,8 +279,8 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// Callers of a queue, from any process, are served in order and at an even pace; a request that does not fit is
-// dropped.
+// Callers of a queue, from any process, are served in order and at an even pace; a request that
+// does not fit is dropped.
 func TestLeakyQueueIsEven(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := limittest.NewRealTime(t)
@@ -313,8 +318,8 @@ func TestLeakyQueueIsEven(t *testing.T) {
 	})
 }
 
-// A call whose reply is lost may have been executed: the error is ErrOutcomeUnknown, and the client library does not
-// retry it.
+// A call whose reply is lost may have been executed: the error is ErrOutcomeUnknown, and the client
+// library does not retry it.
 func TestALostAnswerIsNotARefusal(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var cut atomic.Bool
@@ -339,7 +344,8 @@ func TestALostAnswerIsNotARefusal(t *testing.T) {
 	})
 }
 
-// A caller of a server that hangs waits no longer than its context, whatever the timeouts of the client library.
+// A caller of a server that hangs waits no longer than its context, whatever the timeouts of the
+// client library.
 func TestAHungServerBlocksNoLongerThanTheContext(t *testing.T) {
 	rdb, hang, release := hanging(t)
 	all := subjects()
@@ -389,7 +395,8 @@ func TestACallThatIsNotSentInTimeIsNeverSent(t *testing.T) {
 	l := classic.NewFixedWindow(rdb, "key", rratelimiter.PerHour(100))
 	ctx, cancel := context.WithTimeout(t.Context(), 50*ms)
 	defer cancel()
-	if _, err := l.Allow(ctx, 1); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+	if _, err := l.Allow(ctx, 1); !errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 		t.Error(err)
 	}
 	release()
@@ -398,7 +405,8 @@ func TestACallThatIsNotSentInTimeIsNeverSent(t *testing.T) {
 	}
 }
 
-// hanging returns a client of a server that delivers no replies from a call of hang until one of release.
+// hanging returns a client of a server that delivers no replies from a call of hang until one of
+// release.
 func hanging(t *testing.T) (rdb *redis.Client, hang, release func()) {
 	var hangs atomic.Bool
 	goesOn := make(chan struct{})

@@ -9,7 +9,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// BenchmarkAllow measures a request on a real Redis, with a context that can end and with one that never does.
+// BenchmarkAllow measures a request on a real Redis, with a context that can end and with one that
+// never does.
 func BenchmarkAllow(b *testing.B) {
 	rdb := redistest.Shared(b).Client()
 	rate := rratelimiter.PerSecond(4e9)

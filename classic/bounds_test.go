@@ -15,8 +15,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// bounds_test.go sends random traffic through each algorithm and counts the grants of any time of some length: never
-// more than the documented bound, and sometimes nearly as many, or the traffic proves nothing.
+// bounds_test.go sends random traffic through each algorithm and counts the grants of any time of
+// some length: never more than the documented bound, and sometimes nearly as many, or the traffic
+// proves nothing.
 
 // A subject is an algorithm with the bound that it guarantees.
 type subject struct {
@@ -43,53 +44,174 @@ func subjects() []subject {
 		return func(t time.Duration) int64 { return burst + int64(math.Floor(perSecond*(t-ms).Seconds()+1e-6)) }
 	}
 	return []subject{
-		{name: "fixed window", repaired: 20 * time.Second, timed: true, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewFixedWindow(rdb, key, rate, opts...)
-		}},
-		{name: "window keys", repaired: interval, timed: true, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewWindowKeys(rdb, key, rate, opts...)
-		}},
-		{name: "quota", repaired: 24 * time.Hour, most: limit, night: true, over: []time.Duration{24 * time.Hour}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewQuota(rdb, key, limit, classic.Days{}, opts...)
-		}, bound: func(time.Duration) int64 { return 2 * limit }},
-		{name: "list window", repaired: 20 * time.Second, timed: true, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewListWindow(rdb, key, rate, opts...)
-		}},
-		{name: "cursor window", repaired: 2 * interval, most: limit, bound: aligned, over: windows, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewCursorWindow(rdb, key, rate, opts...)
-		}},
-		{name: "token bucket", repaired: 2 * time.Minute, most: 10, over: everywhere, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewTokenBucket(rdb, key, classic.Tokens{Capacity: 10, PerStep: 3, Step: 2 * time.Second}, opts...)
-		}, bound: func(t time.Duration) int64 { return 10 + 3*int64((t+2*time.Second-1)/(2*time.Second)) }},
-		{name: "token bucket with debt", repaired: 2 * time.Minute, most: 14, over: everywhere, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewTokenBucket(rdb, key, classic.Tokens{Capacity: 10, PerStep: 3, Step: 2 * time.Second, Debt: 4}, opts...)
-		}, bound: func(t time.Duration) int64 { return 14 + 3*int64((t+2*time.Second-1)/(2*time.Second)) }},
-		{name: "gateway bucket", repaired: time.Minute + interval, most: limit, over: everywhere, bound: func(t time.Duration) int64 {
-			return limit + int64((t+200*ms-ms)/(200*ms))
-		}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewGatewayBucket(rdb, key, classic.Gateway{Every: 200 * ms, Capacity: limit, Interval: interval}, opts...)
-		}},
-		{name: "Spring bucket", repaired: 2 * time.Second, most: limit, over: everywhere, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewSpringBucket(rdb, key, classic.Spring{ReplenishRate: 3, BurstCapacity: limit}, opts...)
-		}, bound: func(t time.Duration) int64 { return limit + 3*int64((t+time.Second-ms)/time.Second) }},
-		{name: "sliding log", repaired: time.Minute + interval, most: limit, over: []time.Duration{interval}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewSlidingLog(rdb, key, rate, opts...)
-		}, bound: func(time.Duration) int64 { return limit }, exact: true},
-		{name: "sub-windows", repaired: 2 * interval, most: limit, over: []time.Duration{interval * 4 / 5, interval}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewSubWindows(rdb, key, rate, 5, opts...)
-		}, bound: func(t time.Duration) int64 { return limit * int64((t+interval*4/5-1)/(interval*4/5)) }},
-		{name: "two counters", repaired: 3 * interval, most: limit, over: []time.Duration{interval}, make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewTwoCounters(rdb, key, rate, opts...)
-		}, bound: func(time.Duration) int64 { return 2*limit - 1 }},
-		{name: "leaky bucket", repaired: time.Minute + 1200*ms, most: 6, over: everywhere, bound: flowing(6, 5), make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewLeakyBucket(rdb, key, rate, 6, opts...)
-		}, exact: true},
-		{name: "leaky queue, without waiting", repaired: time.Minute + 1200*ms, most: 1, over: everywhere, bound: flowing(1, 5), make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewLeakyQueue(rdb, key, rate, 6, opts...)
-		}, exact: true},
-		{name: "GCRA", repaired: time.Minute, most: 6, over: everywhere, bound: flowing(6, 5), make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-			return classic.NewGCRA(rdb, key, rate, 6, opts...)
-		}, exact: true},
+		{
+			name:     "fixed window",
+			repaired: 20 * time.Second,
+			timed:    true,
+			most:     limit,
+			bound:    aligned,
+			over:     windows,
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewFixedWindow(rdb, key, rate, opts...)
+			},
+		},
+		{
+			name:     "window keys",
+			repaired: interval,
+			timed:    true,
+			most:     limit,
+			bound:    aligned,
+			over:     windows,
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewWindowKeys(rdb, key, rate, opts...)
+			},
+		},
+		{
+			name:     "quota",
+			repaired: 24 * time.Hour,
+			most:     limit,
+			night:    true,
+			over:     []time.Duration{24 * time.Hour},
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewQuota(rdb, key, limit, classic.Days{}, opts...)
+			},
+			bound: func(time.Duration) int64 { return 2 * limit },
+		},
+		{
+			name:     "list window",
+			repaired: 20 * time.Second,
+			timed:    true,
+			most:     limit,
+			bound:    aligned,
+			over:     windows,
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewListWindow(rdb, key, rate, opts...)
+			},
+		},
+		{
+			name:     "cursor window",
+			repaired: 2 * interval,
+			most:     limit,
+			bound:    aligned,
+			over:     windows,
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewCursorWindow(rdb, key, rate, opts...)
+			},
+		},
+		{
+			name:     "token bucket",
+			repaired: 2 * time.Minute,
+			most:     10,
+			over:     everywhere,
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewTokenBucket(rdb, key, classic.Tokens{Capacity: 10, PerStep: 3, Step: 2 * time.Second}, opts...)
+			},
+			bound: func(t time.Duration) int64 { return 10 + 3*int64((t+2*time.Second-1)/(2*time.Second)) },
+		},
+		{
+			name:     "token bucket with debt",
+			repaired: 2 * time.Minute,
+			most:     14,
+			over:     everywhere,
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewTokenBucket(
+					rdb,
+					key,
+					classic.Tokens{Capacity: 10, PerStep: 3, Step: 2 * time.Second, Debt: 4},
+					opts...)
+			},
+			bound: func(t time.Duration) int64 { return 14 + 3*int64((t+2*time.Second-1)/(2*time.Second)) },
+		},
+		{
+			name:     "gateway bucket",
+			repaired: time.Minute + interval,
+			most:     limit,
+			over:     everywhere,
+			bound: func(t time.Duration) int64 {
+				return limit + int64((t+200*ms-ms)/(200*ms))
+			},
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewGatewayBucket(
+					rdb,
+					key,
+					classic.Gateway{Every: 200 * ms, Capacity: limit, Interval: interval},
+					opts...)
+			},
+		},
+		{
+			name:     "Spring bucket",
+			repaired: 2 * time.Second,
+			most:     limit,
+			over:     everywhere,
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewSpringBucket(rdb, key, classic.Spring{ReplenishRate: 3, BurstCapacity: limit}, opts...)
+			},
+			bound: func(t time.Duration) int64 { return limit + 3*int64((t+time.Second-ms)/time.Second) },
+		},
+		{
+			name:     "sliding log",
+			repaired: time.Minute + interval,
+			most:     limit,
+			over:     []time.Duration{interval},
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewSlidingLog(rdb, key, rate, opts...)
+			},
+			bound: func(time.Duration) int64 { return limit },
+			exact: true,
+		},
+		{
+			name:     "sub-windows",
+			repaired: 2 * interval,
+			most:     limit,
+			over:     []time.Duration{interval * 4 / 5, interval},
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewSubWindows(rdb, key, rate, 5, opts...)
+			},
+			bound: func(t time.Duration) int64 { return limit * int64((t+interval*4/5-1)/(interval*4/5)) },
+		},
+		{
+			name:     "two counters",
+			repaired: 3 * interval,
+			most:     limit,
+			over:     []time.Duration{interval},
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewTwoCounters(rdb, key, rate, opts...)
+			},
+			bound: func(time.Duration) int64 { return 2*limit - 1 },
+		},
+		{
+			name:     "leaky bucket",
+			repaired: time.Minute + 1200*ms,
+			most:     6,
+			over:     everywhere,
+			bound:    flowing(6, 5),
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewLeakyBucket(rdb, key, rate, 6, opts...)
+			},
+			exact: true,
+		},
+		{
+			name:     "leaky queue, without waiting",
+			repaired: time.Minute + 1200*ms,
+			most:     1,
+			over:     everywhere,
+			bound:    flowing(1, 5),
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewLeakyQueue(rdb, key, rate, 6, opts...)
+			},
+			exact: true,
+		},
+		{
+			name:     "GCRA",
+			repaired: time.Minute,
+			most:     6,
+			over:     everywhere,
+			bound:    flowing(6, 5),
+			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
+				return classic.NewGCRA(rdb, key, rate, 6, opts...)
+			},
+			exact: true,
+		},
 	}
 }
 

@@ -24,7 +24,8 @@ func TestTokenBucketGoesOnWithTwoKeys(t *testing.T) {
 		r := b.granted(l, 6) // two steps brought four
 		equal(b, "remaining", r.Remaining, 1)
 		b.holds("1", "get", "key")
-		b.holds(strconv.FormatInt(epoch.Unix()-2, 10), "get", "key_time") // two seconds of a step are carried over
+		// two seconds of a step are carried over
+		b.holds(strconv.FormatInt(epoch.Unix()-2, 10), "get", "key_time")
 		b.lives("key", 25*time.Second)
 		b.lives("key_time", 25*time.Second)
 		equal(b, "retry after", b.refused(l, 2).RetryAfter, 3*time.Second)
@@ -87,7 +88,9 @@ func TestTokenBucketCarriesOverTheRest(t *testing.T) {
 
 func TestTokenBucketOfDebtMakesTheNextOneWait(t *testing.T) {
 	onServers(t, func(b *bench) {
-		l := classic.NewTokenBucket(b.rdb, "key", classic.Tokens{Capacity: 10, PerStep: 2, Step: time.Second, Debt: 5}, b.clock())
+		l := classic.NewTokenBucket(
+			b.rdb, "key", classic.Tokens{Capacity: 10, PerStep: 2, Step: time.Second, Debt: 5}, b.clock(),
+		)
 		b.granted(l, 9)
 		b.granted(l, 6) // one is there, five are owed
 		b.holds("-5", "get", "key")
@@ -99,7 +102,12 @@ func TestTokenBucketOfDebtMakesTheNextOneWait(t *testing.T) {
 		b.refused(l, 1)
 		b.pass(ms)
 		b.granted(l, 1)
-		b.granted(classic.NewTokenBucket(b.rdb, "full", classic.Tokens{Capacity: 10, PerStep: 2, Step: time.Second, Debt: 5}, b.clock()), 15)
+		b.granted(
+			classic.NewTokenBucket(
+				b.rdb, "full", classic.Tokens{Capacity: 10, PerStep: 2, Step: time.Second, Debt: 5}, b.clock(),
+			),
+			15,
+		)
 	})
 }
 
@@ -140,7 +148,9 @@ func TestGatewayBucketGoldenCase(t *testing.T) {
 func TestGatewayBucketGoesOnWithAHash(t *testing.T) {
 	onServers(t, func(b *bench) {
 		b.do("hset", "bucket", "lastRefillTime", epoch.Add(-250*ms).UnixMilli(), "tokensRemaining", 3)
-		l := classic.NewGatewayBucket(b.rdb, "bucket", classic.Gateway{Every: 100 * ms, Capacity: 10, Interval: time.Second}, b.clock())
+		l := classic.NewGatewayBucket(
+			b.rdb, "bucket", classic.Gateway{Every: 100 * ms, Capacity: 10, Interval: time.Second}, b.clock(),
+		)
 		b.granted(l, 4)
 		b.holds("1", "hget", "bucket", "tokensRemaining")
 		b.holds(strconv.FormatInt(epoch.UnixMilli()-50, 10), "hget", "bucket", "lastRefillTime")
@@ -149,7 +159,8 @@ func TestGatewayBucketGoesOnWithAHash(t *testing.T) {
 	})
 }
 
-// The usual script sets the TTL when it makes the bucket: a bucket in use expires, and is full again.
+// The usual script sets the TTL when it makes the bucket: a bucket in use expires, and is full
+// again.
 func TestGatewayBucketInUseDoesNotDie(t *testing.T) {
 	onServers(t, func(b *bench) {
 		p := classic.Gateway{Every: 100 * ms, Capacity: 10, Interval: time.Second}
@@ -173,7 +184,9 @@ func TestGatewayBucketNeverDividesByZero(t *testing.T) {
 	onServers(t, func(b *bench) {
 		limit, interval := int64(2000), time.Second
 		every := time.Duration(interval.Milliseconds()/limit) * ms // as in the usual script
-		l := classic.NewGatewayBucket(b.rdb, "bucket", classic.Gateway{Every: every, Capacity: limit, Interval: interval}, b.clock())
+		l := classic.NewGatewayBucket(
+			b.rdb, "bucket", classic.Gateway{Every: every, Capacity: limit, Interval: interval}, b.clock(),
+		)
 		if _, err := l.Allow(b.Context(), 1); !errors.Is(err, rratelimiter.ErrInvalidRate) {
 			b.Error(err)
 		}
@@ -218,7 +231,8 @@ func TestSpringBucketReadsExponents(t *testing.T) {
 	})
 }
 
-// As in the gateway: a time ahead is replaced by the first request, and a time behind is made up for again.
+// As in the gateway: a time ahead is replaced by the first request, and a time behind is made up
+// for again.
 func TestSpringBucketWhoseClockGoesBack(t *testing.T) {
 	onServers(t, func(b *bench) {
 		l := classic.NewSpringBucket(b.rdb, "id", classic.Spring{ReplenishRate: 5, BurstCapacity: 10}, b.clock())
@@ -280,7 +294,8 @@ func TestLeakyBucketFlowsOutEvenly(t *testing.T) {
 
 func TestLeakyQueueLetsCallersGoOneByOne(t *testing.T) {
 	onServers(t, func(b *bench) {
-		rate := rratelimiter.PerSecond(2) // so slow that the queue's TTL, of 1 s, does not end before it is looked at
+		// so slow that the queue's TTL, of 1 s, does not end before it is looked at
+		rate := rratelimiter.PerSecond(2)
 		q := classic.NewLeakyQueue(b.rdb, "queue", rate, 3, b.clock())
 		began := time.Now()
 		for range 2 {
@@ -381,7 +396,8 @@ func TestGCRAGoesByTheServersClock(t *testing.T) {
 	})
 }
 
-// A refusal stores no refill, so the interval after which the bucket is full runs from the refill that is stored.
+// A refusal stores no refill, so the interval after which the bucket is full runs from the refill
+// that is stored.
 func TestGatewayBucketIsFullAnIntervalAfterTheStoredRefill(t *testing.T) {
 	onServers(t, func(b *bench) {
 		p := classic.Gateway{Every: time.Second, Capacity: 20, Interval: 5 * time.Second}
@@ -394,7 +410,8 @@ func TestGatewayBucketIsFullAnIntervalAfterTheStoredRefill(t *testing.T) {
 		equal(b, "retry after", r.RetryAfter, 101*ms)
 		equal(b, "reset after", r.ResetAfter, 101*ms)
 		equal(b, "retry after for 5", b.refused(l, 5).RetryAfter, 100*ms)
-		equal(b, "reset after of a grant", b.granted(l, 1).ResetAfter, 4101*ms) // it stores the refill at 4 s
+		// it stores the refill at 4 s
+		equal(b, "reset after of a grant", b.granted(l, 1).ResetAfter, 4101*ms)
 		b.at(9 * time.Second)
 		b.refused(l, 20)
 		b.pass(ms)
@@ -423,10 +440,16 @@ func TestWaitsOfLargeParametersDoNotOverflow(t *testing.T) {
 			{classic.NewGCRA(b.rdb, "ages", rate(whole), most, b.clock()), most, longest},
 			{classic.NewLeakyBucket(b.rdb, "leaky", rate(24*time.Hour), 200_000, b.clock()), 200_000, whole},
 			{classic.NewLeakyBucket(b.rdb, "slow leaky", rate(whole), most, b.clock()), most, whole},
-			{classic.NewTokenBucket(b.rdb, "tokens", classic.Tokens{Capacity: most, PerStep: 1, Step: month}, b.clock()), most, whole},
+			{
+				classic.NewTokenBucket(b.rdb, "tokens", classic.Tokens{Capacity: most, PerStep: 1, Step: month}, b.clock()), most,
+				whole,
+			},
 			{classic.NewGatewayBucket(b.rdb, "gateway", classic.Gateway{Every: month, Capacity: most, Interval: whole - ms}, b.clock()),
 				most, whole},
-			{classic.NewSpringBucket(b.rdb, "spring", classic.Spring{ReplenishRate: 1, BurstCapacity: most}, b.clock()), most, most * time.Second},
+			{
+				classic.NewSpringBucket(b.rdb, "spring", classic.Spring{ReplenishRate: 1, BurstCapacity: most}, b.clock()), most,
+				most * time.Second,
+			},
 			{classic.NewGatewayBucket(b.rdb, "slow gateway", classic.Gateway{Every: whole - ms, Capacity: most, Interval: whole - ms}, b.clock()),
 				most, whole},
 		} {

@@ -1,21 +1,24 @@
-// Package classic has the classic rate limiting algorithms. Each uses the Redis layout that many services already use,
-// so Go services can share their limits. (A Smooth is an exception: it uses no Redis and keeps its state in the
-// process.) All have the same methods: Allow tries once, Peek says what Allow would return, and Acquire waits. Allow and Peek are
-// those of an rratelimiter.Limiter, too.
+// Package classic has the classic rate limiting algorithms. Each uses the Redis layout that many
+// services already use, so Go services can share their limits. (A Smooth is an exception: it uses
+// no Redis and keeps its state in the process.) All have the same methods: Allow tries once, Peek
+// says what Allow would return, and Acquire waits. Allow and Peek are those of an
+// rratelimiter.Limiter, too.
 //
 //	limiter := classic.NewFixedWindow(rdb, ip+":"+route, rratelimiter.PerSecond(10))
 //	result, err := limiter.Allow(ctx, 1)
 //
-// A constructor makes no call and keeps no state, so a limiter for each of many keys is cheap. It returns no error. If a
-// parameter is invalid, the methods that take permits return the error; a rate of 0 permits, which refuses every request of
-// an rratelimiter.Limiter, is ErrInvalidRate here. A script reads all its keys before it writes, so an error such as WRONGTYPE
-// leaves nothing half-written. It also checks every number that it reads, and repairs a missing or impossible one, so a
-// limiter with a broken state grants again after a while. Another client can have another clock or another limit. So a
-// script accepts a time in the future, up to the bound in the constructor's comment, and levels, debts and most TTLs of up to
-// ten times what this limiter can write.
+// A constructor makes no call and keeps no state, so a limiter for each of many keys is cheap. It
+// returns no error. If a parameter is invalid, the methods that take permits return the error; a
+// rate of 0 permits, which refuses every request of an rratelimiter.Limiter, is ErrInvalidRate
+// here. A script reads all its keys before it writes, so an error such as WRONGTYPE leaves nothing
+// half-written. It also checks every number that it reads, and repairs a missing or impossible one,
+// so a limiter with a broken state grants again after a while. Another client can have another
+// clock or another limit. So a script accepts a time in the future, up to the bound in the
+// constructor's comment, and levels, debts and most TTLs of up to ten times what this limiter can
+// write.
 //
-// docs/algorithms.md compares their costs and guarantees. Where one limit must hold exactly, for Java services too, use
-// package rratelimiter.
+// docs/algorithms.md compares their costs and guarantees. Where one limit must hold exactly, for
+// Java services too, use package rratelimiter.
 package classic
 
 import (
@@ -29,8 +32,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// classic.go has what all algorithms share: the methods, waiting, and the checks of parameters. It does not depend on
-// any algorithm.
+// classic.go has what all algorithms share: the methods, waiting, and the checks of parameters. It
+// does not depend on any algorithm.
 
 // A Limiter is one limit with the algorithm of its constructor. It is safe for concurrent use.
 type Limiter struct {
@@ -47,30 +50,32 @@ type Limiter struct {
 // Name returns the key or name with which the limiter was made.
 func (l *Limiter) Name() string { return l.name }
 
-// Allow tries once to take n permits. If it refuses, it has taken none, and Result.RetryAfter is the time until a
-// retry. If ctx ends while a call that takes permits is in flight, the error is ErrOutcomeUnknown together with
-// ctx.Err(), and the call continues in the background. A call that was not sent before ctx ended is never sent.
+// Allow tries once to take n permits. If it refuses, it has taken none, and Result.RetryAfter is
+// the time until a retry. If ctx ends while a call that takes permits is in flight, the error is
+// ErrOutcomeUnknown together with ctx.Err(), and the call continues in the background. A call that
+// was not sent before ctx ended is never sent.
 func (l *Limiter) Allow(ctx context.Context, n int64) (rratelimiter.Result, error) {
 	r, err := l.ask(ctx, n, false)
 	return r, l.wrap("allow", err)
 }
 
-// Peek returns what Allow would return now, takes no permits, and changes nothing in Redis. Only Result.Remaining differs: it is the
-// number of permits that are free now, n of them included if Allowed. A lost reply never causes ErrOutcomeUnknown.
+// Peek returns what Allow would return now, takes no permits, and changes nothing in Redis. Only
+// Result.Remaining differs: it is the number of permits that are free now, n of them included if
+// Allowed. A lost reply never causes ErrOutcomeUnknown.
 func (l *Limiter) Peek(ctx context.Context, n int64) (rratelimiter.Result, error) {
 	r, err := l.ask(ctx, n, true)
 	return r, l.wrap("peek at", err)
 }
 
-// Acquire takes n permits and waits for them until ctx ends. Callers of one Limiter value are served in the order of
-// their calls; callers of Allow, and of other values and processes, may overtake them. As in Allow, it does not wait
-// for a call that is in flight when ctx ends.
+// Acquire takes n permits and waits for them until ctx ends. Callers of one Limiter value are
+// served in the order of their calls; callers of Allow, and of other values and processes, may
+// overtake them. As in Allow, it does not wait for a call that is in flight when ctx ends.
 func (l *Limiter) Acquire(ctx context.Context, n int64) error {
 	return l.wrap("acquire from", l.acquire(ctx, n))
 }
 
-// Bounds of the time between two tries of a waiting caller. It tries after RetryAfter, within these bounds: a counter
-// can be reset by another client.
+// Bounds of the time between two tries of a waiting caller. It tries after RetryAfter, within these
+// bounds: a counter can be reset by another client.
 const (
 	shortestPause = time.Millisecond
 	longestPause  = 15 * time.Second
@@ -151,8 +156,9 @@ type settings struct {
 	clock func() time.Time // nil: the default of the algorithm
 }
 
-// WithClock sets the clock of an algorithm, for tests. The default is time.Now, and the server's clock for a GCRA and a
-// Spring bucket. TTLs always use the server's clock: a fixed window and a list window use no other clock.
+// WithClock sets the clock of an algorithm, for tests. The default is time.Now, and the server's
+// clock for a GCRA and a Spring bucket. TTLs always use the server's clock: a fixed window and a
+// list window use no other clock.
 func WithClock(now func() time.Time) Option {
 	return func(s *settings) error {
 		if now == nil {
@@ -163,7 +169,8 @@ func WithClock(now func() time.Time) Option {
 	}
 }
 
-// newLimiter returns a limiter without an algorithm. Its error is the first of faults and of the invalid parameters.
+// newLimiter returns a limiter without an algorithm. Its error is the first of faults and of the
+// invalid parameters.
 func newLimiter(rdb rratelimiter.Redis, name string, limit, most int64, opts []Option, faults ...error) *Limiter {
 	l := &Limiter{servers: script.NewTopology(rdb), name: name, limit: limit, most: most, turn: make(chan struct{}, 1)}
 	if v := reflect.ValueOf(rdb); rdb == nil || v.Kind() == reflect.Pointer && v.IsNil() {

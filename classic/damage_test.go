@@ -16,10 +16,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// damage_test.go has states that no client writes: an invalid state must neither refuse forever nor grant too much.
+// damage_test.go has states that no client writes: an invalid state must neither refuse forever nor
+// grant too much.
 
-// Whatever its keys hold, a limiter returns no error, grants again in time, and from then on grants no more than a new
-// one.
+// Whatever its keys hold, a limiter returns no error, grants again in time, and from then on grants
+// no more than a new one.
 func TestDamageIsRepaired(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		states := int64(10)
@@ -39,7 +40,8 @@ func TestDamageIsRepaired(t *testing.T) {
 	})
 }
 
-// repairs damages the keys of a limiter, and makes requests until one is granted, and for a while after.
+// repairs damages the keys of a limiter, and makes requests until one is granted, and for a while
+// after.
 func (b *bench) repairs(s subject, seed int64) {
 	b.Helper()
 	random := rand.New(rand.NewSource(seed))
@@ -177,7 +179,8 @@ func (b *bench) number(random *rand.Rand) float64 {
 }
 
 var noNumbers = []string{
-	"", "nan", "-nan", "inf", "-inf", "1e999", "-1e999", "0x10", "soon", "1.5.5", " 5", "5 ", "99999999999999999999", "-0", "9\x00",
+	"", "nan", "-nan", "inf", "-inf", "1e999", "-1e999", "0x10", "soon", "1.5.5", " 5", "5 ", "99999999999999999999", "-0",
+	"9\x00",
 	"1_000", "5.", ".5", "1e3", "+5",
 }
 
@@ -273,7 +276,10 @@ func TestWindowsRepairATTLThatIsTooLong(t *testing.T) {
 			b.granted(l, 2)
 		}
 		b.do("set", "count", "soon", "ex", 1000)
-		equal(b, "reset after", b.granted(classic.NewFixedWindow(b.rdb, "count", rratelimiter.PerSecond(2)), 1).ResetAfter, time.Second)
+		equal(
+			b, "reset after", b.granted(classic.NewFixedWindow(b.rdb, "count", rratelimiter.PerSecond(2)), 1).ResetAfter,
+			time.Second,
+		)
 	})
 }
 
@@ -306,7 +312,8 @@ func TestQuotaReturnRepairsTheCount(t *testing.T) {
 	})
 }
 
-// A sum that is too low grants the same permits in every interval, unless it is compared with the records.
+// A sum that is too low grants the same permits in every interval, unless it is compared with the
+// records.
 func TestSlidingLogRepairsASumThatIsTooLow(t *testing.T) {
 	onServers(t, func(b *bench) {
 		l := classic.NewSlidingLog(b.rdb, "name", rratelimiter.PerSecond(1000), b.clock())

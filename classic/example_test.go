@@ -270,13 +270,16 @@ func ExampleNewGCRA() {
 	// false 0 20s <nil>
 }
 
-// A bucket that a route of Spring Cloud Gateway shares: its next request finds the tokens that are left here.
+// A bucket that a route of Spring Cloud Gateway shares: its next request finds the tokens that are
+// left here.
 func ExampleNewSpringBucket() {
 	server := limittest.Start()
 	defer server.Close()
 	ctx := context.Background()
 
-	limiter := classic.NewSpringBucket(server.Redis(), "orders.alice", classic.Spring{ReplenishRate: 10, BurstCapacity: 20})
+	limiter := classic.NewSpringBucket(
+		server.Redis(), "orders.alice", classic.Spring{ReplenishRate: 10, BurstCapacity: 20},
+	)
 	result, err := limiter.Allow(ctx, 5)
 	if err != nil {
 		fmt.Println(err)
@@ -294,7 +297,9 @@ func ExampleNewQuota() {
 	ctx := context.Background()
 
 	berlin := time.FixedZone("Berlin", 3600) // a program calls time.LoadLocation
-	quota := classic.NewQuota(server.Redis(), "user:7", 1000, classic.Days{Location: berlin}, classic.WithClock(server.Now))
+	quota := classic.NewQuota(
+		server.Redis(), "user:7", 1000, classic.Days{Location: berlin}, classic.WithClock(server.Now),
+	)
 	result, err := quota.Allow(ctx, 250)
 	fmt.Println(quota.Key(), result.Remaining, result.ResetAfter, err)
 	// Output: user:7::2026-01-01 750 23h0m0s <nil>
@@ -306,13 +311,16 @@ func ExampleMonthly() {
 	defer server.Close()
 	ctx := context.Background()
 
-	quota := classic.NewQuota(server.Redis(), "user:7", 1000, classic.Days{Period: classic.Monthly(31)}, classic.WithClock(server.Now))
+	quota := classic.NewQuota(
+		server.Redis(), "user:7", 1000, classic.Days{Period: classic.Monthly(31)}, classic.WithClock(server.Now),
+	)
 	result, err := quota.Allow(ctx, 250)
 	fmt.Println(quota.Key(), result.Remaining, result.ResetAfter, err)
 	// Output: user:7::month:2025-12-31 750 720h0m0s <nil>
 }
 
-// The limiter is cold at first: there are up to 600 ms between two permits, and less with each one, down to 200 ms.
+// The limiter is cold at first: there are up to 600 ms between two permits, and less with each one,
+// down to 200 ms.
 func ExampleNewSmoothWarmingUp() {
 	still := time.Now()
 	limiter := classic.NewSmoothWarmingUp(5, 4*time.Second, classic.WithClock(func() time.Time { return still }))

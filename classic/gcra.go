@@ -15,23 +15,27 @@ import (
 
 var gcraScript = load("gcra")
 
-// NewGCRA returns a limiter by the generic cell rate algorithm, in the layout of go-redis/redis_rate v10 and with its
-// results, except that RetryAfter is 0 after a grant, not -1.
+// NewGCRA returns a limiter by the generic cell rate algorithm, in the layout of
+// go-redis/redis_rate v10 and with its results, except that RetryAfter is 0 after a grant, not -1.
 //
-// Model: the theoretical arrival time (TAT) is when the next permit would be due if permits came evenly, one per interval /
-// permits. Each permit moves the TAT by interval / permits. A request passes if the TAT is then at most burst x interval /
-// permits after now. It is a leaky bucket that stores a time in the place of a level.
+// Model: the theoretical arrival time (TAT) is when the next permit would be due if permits came
+// evenly, one per interval / permits. Each permit moves the TAT by interval / permits. A request
+// passes if the TAT is then at most burst x interval / permits after now. It is a leaky bucket that
+// stores a time in the place of a level.
 //
-// Layout: rate:KEY holds the TAT in seconds since the beginning of 2017, with as many digits as a double has. It lives
-// until that time, rounded up to seconds, but at most 1e9 s. A value counts as missing if it is not a decimal number, or if
-// it is ahead of now by more than one minute and by more than ten times the duration of the burst.
+// Layout: rate:KEY holds the TAT in seconds since the beginning of 2017, with as many digits as a
+// double has. It lives until that time, rounded up to seconds, but at most 1e9 s. A value counts as
+// missing if it is not a decimal number, or if it is ahead of now by more than one minute and by
+// more than ten times the duration of the burst.
 //
-// Cost: one key that holds a number, one call with three commands. It works on a cluster: there is one key. The clock is
-// the server's, unless WithClock sets another, so clients' clocks don't matter.
+// Cost: one key that holds a number, one call with three commands. It works on a cluster: there is
+// one key. The clock is the server's, unless WithClock sets another, so clients' clocks don't
+// matter.
 //
-// Weakness: burst permits pass at once, and further permits continue at the rate: in any time t, at most burst + t x
-// rate. So if burst equals rate.Permits, nearly twice the rate can pass in one interval. It calculates with doubles, as
-// redis_rate does, so the last permit of a burst may come a microsecond late.
+// Weakness: burst permits pass at once, and further permits continue at the rate: in any time t, at
+// most burst + t x rate. So if burst equals rate.Permits, nearly twice the rate can pass in one
+// interval. It calculates with doubles, as redis_rate does, so the last permit of a burst may come
+// a microsecond late.
 func NewGCRA(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, burst int64, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, burst, burst, opts, checkRate(rate), checkCount("permits of burst", burst))
 	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {

@@ -74,7 +74,8 @@ func (g *gate) TxPipeline() redis.Pipeliner {
 	return g.UniversalClient.TxPipeline()
 }
 
-// RPUSHX on a list that has just expired adds nothing: in the usual form that request passes and is not counted.
+// RPUSHX on a list that has just expired adds nothing: in the usual form that request passes and is
+// not counted.
 func TestListWindowCountsAHitAsTheWindowEnds(t *testing.T) {
 	onServers(t, func(b *bench) {
 		b.do("rpush", "ip", "ip")
@@ -113,7 +114,8 @@ func TestListWindowCountsAHitOnceIfItsAnswerIsLost(t *testing.T) {
 		const calls = 3
 		l := classic.NewListWindow(cutting{rdb, &cut}, "ip", rratelimiter.PerHour(100))
 		for range calls {
-			// A connection for commands that are in no pipeline: the reply to a change is lost, not that of its handshake.
+			// A connection for commands that are in no pipeline: the reply to a change is lost, not that of
+			// its handshake.
 			if err := rdb.Ping(t.Context()).Err(); err != nil {
 				t.Fatal(err)
 			}

@@ -10,25 +10,27 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// NewListWindow returns a fixed window that is a list, and needs no script: the second pattern of the documentation of
-// INCR.
+// NewListWindow returns a fixed window that is a list, and needs no script: the second pattern of
+// the documentation of INCR.
 //
-// Model: the first permit opens a window of one interval; each permit adds an element to the list, whose length is the
-// count. When the list expires a new window begins.
+// Model: the first permit opens a window of one interval; each permit adds an element to the list,
+// whose length is the count. When the list expires a new window begins.
 //
-// Layout: key is the list: LLEN is the count, RPUSHX adds to it while it exists, and it lives until the window ends. The
-// usual form has a race: after EXISTS has returned 0, it makes the list with RPUSH and EXPIRE in a MULTI, so all callers
-// that see 0 pass, however many there are. Here a list with a TTL is made under another key, {key}:unique, and RENAMENX
-// renames it: one caller succeeds, the others add to its list. Each request adds elements of its own, so that a request
-// above the limit removes only these. If a list has no TTL, or a TTL longer than ten intervals, its TTL is set to one
-// interval.
+// Layout: key is the list: LLEN is the count, RPUSHX adds to it while it exists, and it lives until
+// the window ends. The usual form has a race: after EXISTS has returned 0, it makes the list with
+// RPUSH and EXPIRE in a MULTI, so all callers that see 0 pass, however many there are. Here a list
+// with a TTL is made under another key, {key}:unique, and RENAMENX renames it: one caller succeeds,
+// the others add to its list. Each request adds elements of its own, so that a request above the
+// limit removes only these. If a list has no TTL, or a TTL longer than ten intervals, its TTL is
+// set to one interval.
 //
-// Cost: some 20 bytes for each permit of a window; two round trips for a grant, three if several callers begin a window. It
-// works on a cluster: the second list has a hash tag that keeps it in the slot of key, unless key is empty or has a } and
-// no tag. The client must have the method TxPipeline, as all clients of go-redis have.
+// Cost: some 20 bytes for each permit of a window; two round trips for a grant, three if several
+// callers begin a window. It works on a cluster: the second list has a hash tag that keeps it in
+// the slot of key, unless key is empty or has a } and no tag. The client must have the method
+// TxPipeline, as all clients of go-redis have.
 //
-// Weakness: at most 2 x Permits in any interval, as in any fixed window. While a request over the limit takes its
-// elements back, another may be refused needlessly.
+// Weakness: at most 2 x Permits in any interval, as in any fixed window. While a request over the
+// limit takes its elements back, another may be refused needlessly.
 func NewListWindow(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	tx, able := rdb.(transactor)
 	fault := checkRate(rate)
@@ -94,7 +96,8 @@ func (w listWindow) take(ctx context.Context, n int64, peek bool) (rratelimiter.
 	}
 }
 
-// look returns the length of the list and its TTL (ms), and sets the TTL of a list without a valid one, unless this is a peek.
+// look returns the length of the list and its TTL (ms), and sets the TTL of a list without a valid
+// one, unless this is a peek.
 func (w listWindow) look(ctx context.Context, peek bool) (count, life int64, err error) {
 	pipe := w.servers.Redis().Pipeline()
 	length, left := pipe.LLen(ctx, w.name), pipe.Do(ctx, "pttl", w.name)

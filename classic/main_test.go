@@ -16,13 +16,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// main_test.go has the helpers of all tests: a bench, which is a server whose time the test controls.
+// main_test.go has the helpers of all tests: a bench, which is a server whose time the test
+// controls.
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
 const ms = time.Millisecond
 
-// epoch begins a minute, and so every shorter window. It lies ahead, so that a real server expires nothing dated by it.
+// epoch begins a minute, and so every shorter window. It lies ahead, so that a real server expires
+// nothing dated by it.
 var epoch = time.Date(2036, time.January, 1, 12, 0, 0, 0, time.UTC)
 
 // An asker is any of the limiters.
@@ -32,8 +34,9 @@ type asker interface {
 	Acquire(ctx context.Context, n int64) error
 }
 
-// A bench is a server, embedded or real, and a clock that stands still until the test moves it. It is also the server's
-// clock: the embedded server follows it, and on a real one, TTLs are shortened by the same time.
+// A bench is a server, embedded or real, and a clock that stands still until the test moves it. It
+// is also the server's clock: the embedded server follows it, and on a real one, TTLs are shortened
+// by the same time.
 type bench struct {
 	testing.TB
 	rdb  *redis.Client
@@ -46,9 +49,9 @@ func onServers(t *testing.T, body func(b *bench)) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) { onServer(t, s, body) })
 }
 
-// onServer runs the body with a new bench. TTLs of a real server run on while the bench's clock stands still, so that a
-// machine that is held up can lose a key too early: there, a body that fails is run again on the emptied server, and the
-// third run counts.
+// onServer runs the body with a new bench. TTLs of a real server run on while the bench's clock
+// stands still, so that a machine that is held up can lose a key too early: there, a body that
+// fails is run again on the emptied server, and the third run counts.
 func onServer(t *testing.T, s *redistest.Server, body func(b *bench)) {
 	t.Helper()
 	if s.IsReal() {
@@ -145,7 +148,8 @@ func (b *bench) holds(want any, args ...any) {
 	}
 }
 
-// lives fails the test unless a key has a TTL, up to the time that the machine takes for a few commands.
+// lives fails the test unless a key has a TTL, up to the time that the machine takes for a few
+// commands.
 func (b *bench) lives(key string, want time.Duration) {
 	b.Helper()
 	got := time.Duration(b.do("pttl", key).(int64)) * ms

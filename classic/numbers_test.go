@@ -7,7 +7,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// Scripts give whole numbers to Redis as text, because Redis 7.2.0 to 7.2.4 would write some of them with an exponent.
+// Scripts give whole numbers to Redis as text, because Redis 7.2.0 to 7.2.4 would write some of
+// them with an exponent.
 func TestNumbersOfScriptsAreText(t *testing.T) {
 	onServers(t, func(b *bench) {
 		b.rdb.AddHook(redistest.OnlyText())

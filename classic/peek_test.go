@@ -11,13 +11,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// contents returns the keys of the server with what they hold, and whether they have a TTL; and the shortest TTL.
+// contents returns the keys of the server with what they hold, and whether they have a TTL; and the
+// shortest TTL.
 func (b *bench) contents() (all []string, shortest time.Duration) {
 	b.Helper()
 	shortest = time.Hour
 	for _, key := range slices.Sorted(slices.Values(b.rdb.Keys(b.Context(), "*").Val())) {
 		read := map[string][]any{
-			"string": {"get", key}, "hash": {"hgetall", key}, "list": {"lrange", key, 0, -1}, "zset": {"zrange", key, 0, -1, "withscores"},
+			"string": {"get", key}, "hash": {"hgetall", key}, "list": {"lrange", key, 0, -1},
+			"zset": {"zrange", key, 0, -1, "withscores"},
 			"none": {"exists", key}, // it has expired since KEYS
 		}[b.do("type", key).(string)]
 		life := b.do("pttl", key).(int64)
@@ -30,7 +32,8 @@ func (b *bench) contents() (all []string, shortest time.Duration) {
 	return all, shortest
 }
 
-// TestPeekAnswersAsAllow compares the two at one time, over random histories and after damages, and checks that Peek changes nothing.
+// TestPeekAnswersAsAllow compares the two at one time, over random histories and after damages, and
+// checks that Peek changes nothing.
 func TestPeekAnswersAsAllow(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, subject := range subjects() {
@@ -66,8 +69,8 @@ func TestPeekAnswersAsAllow(t *testing.T) {
 	})
 }
 
-// samePeek compares Peek with Allow, and reports whether Allow granted. If a server counts down a TTL between the two, the times may
-// differ a little.
+// samePeek compares Peek with Allow, and reports whether Allow granted. If a server counts down a
+// TTL between the two, the times may differ a little.
 func (b *bench) samePeek(l asker, n int64, counting bool) bool {
 	b.Helper()
 	before, shortest := b.contents()

@@ -15,8 +15,8 @@ type Days struct {
 	Period   Period         // what a quota is for; the zero Period is one day
 }
 
-// A Period is a number of whole days: one day (the zero value), a week or a month. It begins with the date at which a day
-// begins.
+// A Period is a number of whole days: one day (the zero value), a week or a month. It begins with
+// the date at which a day begins.
 type Period struct {
 	name  string // in keys; "": a day
 	first int    // a week: the time.Weekday on which it begins; a month: the day of the month
@@ -25,8 +25,9 @@ type Period struct {
 // Weekly is a week that begins on a weekday.
 func Weekly(first time.Weekday) Period { return Period{"week", int(first)} }
 
-// Monthly is a month that begins on a day of the month, 1 to 31: 1 for calendar months, else the day of a billing date. In a
-// month that is too short for this day, the period begins on the last day.
+// Monthly is a month that begins on a day of the month, 1 to 31: 1 for calendar months, else the
+// day of a billing date. In a month that is too short for this day, the period begins on the last
+// day.
 func Monthly(first int) Period { return Period{"month", first} }
 
 // check returns an error if there is no such weekday or day of the month.
@@ -40,7 +41,8 @@ func (p Period) check() error {
 	return nil
 }
 
-// A date is a day of the calendar, as midnight UTC: days that a location skips, or in which clocks change, are days, too.
+// A date is a day of the calendar, as midnight UTC: days that a location skips, or in which clocks
+// change, are days, too.
 type date struct{ time.Time }
 
 func dateOf(t time.Time) date {
@@ -80,7 +82,8 @@ func (p Period) inMonth(d date, months int) date {
 	return date{last.AddDate(0, 0, min(p.first, last.Day())-last.Day())}
 }
 
-// key returns what a key has behind the name: the date on which the period began and, unless that is a day, the kind of period.
+// key returns what a key has behind the name: the date on which the period began and, unless that
+// is a day, the kind of period.
 func (d Days) key(begin date) string {
 	text := begin.Format(d.Layout)
 	if d.Period.name != "" {
@@ -89,9 +92,9 @@ func (d Days) key(begin date) string {
 	return text
 }
 
-// firstOf returns the first second after t, at t's location, whose date is not before a date, which is after that of t. Neither
-// time.Date nor Time.ZoneBounds can compute it: a midnight that the clocks skip has no time, and the bounds are wrong at the
-// end of a leap year.
+// firstOf returns the first second after t, at t's location, whose date is not before a date, which
+// is after that of t. Neither time.Date nor Time.ZoneBounds can compute it: a midnight that the
+// clocks skip has no time, and the bounds are wrong at the end of a leap year.
 func firstOf(d date, t time.Time) time.Time {
 	const around = 2 * 24 * time.Hour // no date begins so long before or after its midnight in UTC
 	if early := d.Add(-around).In(t.Location()); early.After(t) {

@@ -18,18 +18,20 @@ var (
 //
 // Model: permits of a period are counted until it ends; unused permits can be given back.
 //
-// Layout: user::DATE holds the count of a day, user::week:DATE that of a week and user::month:DATE that of a month, where DATE
-// is its first day. INCRBY and DECRBY write it, and it expires a minute after the end of the period, since clocks differ. A key
-// without a TTL gets it again, an invalid count is replaced by zero, and a count below zero is zero.
+// Layout: user::DATE holds the count of a day, user::week:DATE that of a week and user::month:DATE
+// that of a month, where DATE is its first day. INCRBY and DECRBY write it, and it expires a minute
+// after the end of the period, since clocks differ. A key without a TTL gets it again, an invalid
+// count is replaced by zero, and a count below zero is zero.
 //
-// A day ends when the date at its Location changes. If daylight saving time begins there at midnight, clocks skip from
-// 00:00 to 01:00, and the new day begins at 01:00. A day on which clocks change has more or fewer hours than 24.
+// A day ends when the date at its Location changes. If daylight saving time begins there at
+// midnight, clocks skip from 00:00 to 01:00, and the new day begins at 01:00. A day on which clocks
+// change has more or fewer hours than 24.
 //
-// Cost: one key that holds a number for the rest of the period, one call with three commands, or four for the first grant of
-// a period. It works on a cluster: a call uses one key.
+// Cost: one key that holds a number for the rest of the period, one call with three commands, or
+// four for the first grant of a period. It works on a cluster: a call uses one key.
 //
-// Weakness: all permits of a period can be used at once, and around its end up to 2 x the limit can pass. Days are those
-// of the client's clock.
+// Weakness: all permits of a period can be used at once, and around its end up to 2 x the limit can
+// pass. Days are those of the client's clock.
 type Quota struct {
 	*Limiter
 	days Days
@@ -61,19 +63,21 @@ func (q *Quota) Key() string {
 	return key
 }
 
-// grace is the time (ms) for which the key of a period outlives it, for clients whose clock is behind, and a server whose
-// clock is fast.
+// grace is the time (ms) for which the key of a period outlives it, for clients whose clock is
+// behind, and a server whose clock is fast.
 const grace = 60_000
 
-// current returns the key of the current period and how many ms are left of it. These, not the time of its end, are sent to
-// Redis: the server's clock may be ahead of the client's, and a key that expires in the past counts nothing.
+// current returns the key of the current period and how many ms are left of it. These, not the time
+// of its end, are sent to Redis: the server's clock may be ahead of the client's, and a key that
+// expires in the past counts nothing.
 func (q *Quota) current() (key string, left int64) {
 	now := time.UnixMilli(q.now()).In(q.days.Location)
 	today, period := dateOf(now), q.days.Period
 	return q.name + "::" + q.days.key(period.begin(today)), firstOf(period.next(today), now).Sub(now).Milliseconds()
 }
 
-// Return gives permits of the current period back, at most as many as are counted, and returns how many are then counted.
+// Return gives permits of the current period back, at most as many as are counted, and returns how
+// many are then counted.
 func (q *Quota) Return(ctx context.Context, n int64) (int64, error) {
 	err := q.err
 	if err == nil && n < 1 {

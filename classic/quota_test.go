@@ -16,7 +16,8 @@ import (
 
 // quota_test.go tests the ends of days.
 
-// changing has a zone for each time at which the clocks of any zone change in 2027 and 2028, and one without changes.
+// changing has a zone for each time at which the clocks of any zone change in 2027 and 2028, and
+// one without changes.
 var changing = []string{
 	"Africa/Cairo", "Africa/Casablanca", "Africa/Ceuta", "America/Adak", "America/Anchorage", "America/Boise",
 	"America/Chicago", "America/Detroit", "America/Ensenada", "America/Glace_Bay", "America/Godthab", "America/Havana",
@@ -35,7 +36,8 @@ func zone(t *testing.T, name string) *time.Location {
 	return location
 }
 
-// A day ends when the date changes: not before and not after, around every change of clocks and every end of a year.
+// A day ends when the date changes: not before and not after, around every change of clocks and
+// every end of a year.
 func TestQuotaDaysEndWhenTheDateChanges(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer rdb.Close()
@@ -55,8 +57,12 @@ func TestQuotaDaysEndWhenTheDateChanges(t *testing.T) {
 		}
 	}
 	// In this zone a date is missing.
-	(&judgeDays{t: t, rdb: rdb, location: zone(t, "Pacific/Apia")}).around(time.Date(2011, time.December, 30, 10, 0, 0, 0, time.UTC))
-	(&judgeDays{t: t, rdb: rdb, location: zone(t, "Pacific/Kwajalein")}).around(time.Date(1993, time.August, 21, 12, 0, 0, 0, time.UTC))
+	(&judgeDays{t: t, rdb: rdb, location: zone(t, "Pacific/Apia")}).around(
+		time.Date(2011, time.December, 30, 10, 0, 0, 0, time.UTC),
+	)
+	(&judgeDays{t: t, rdb: rdb, location: zone(t, "Pacific/Kwajalein")}).around(
+		time.Date(1993, time.August, 21, 12, 0, 0, 0, time.UTC),
+	)
 }
 
 type judgeDays struct {
@@ -66,8 +72,8 @@ type judgeDays struct {
 	asked    int
 }
 
-// around compares the ends of days with the minutes in which the date changes, for each hour of the days around a
-// moment.
+// around compares the ends of days with the minutes in which the date changes, for each hour of the
+// days around a moment.
 func (j *judgeDays) around(at time.Time) {
 	j.t.Helper()
 	from := at.Add(-30 * time.Hour)
@@ -79,7 +85,9 @@ func (j *judgeDays) around(at time.Time) {
 		}
 	}
 	now := from
-	q := classic.NewQuota(j.rdb, "user", 5, classic.Days{Location: j.location}, classic.WithClock(func() time.Time { return now }))
+	q := classic.NewQuota(
+		j.rdb, "user", 5, classic.Days{Location: j.location}, classic.WithClock(func() time.Time { return now }),
+	)
 	moments := slices.Clone(ends)
 	for _, end := range ends {
 		moments = append(moments, end.Add(-ms), end.Add(ms))
@@ -148,7 +156,9 @@ func TestQuotaHoldsWhereClocksDiffer(t *testing.T) {
 	onServers(t, func(b *bench) {
 		b.at(11*time.Hour + 59*time.Minute)
 		behind := classic.WithClock(func() time.Time { return b.now.Add(-50 * time.Second) })
-		early, late := classic.NewQuota(b.rdb, "user", 5, classic.Days{}, b.clock()), classic.NewQuota(b.rdb, "user", 5, classic.Days{}, behind)
+		early, late := classic.NewQuota(b.rdb, "user", 5, classic.Days{}, b.clock()), classic.NewQuota(
+			b.rdb, "user", 5, classic.Days{}, behind,
+		)
 		b.granted(early, 5)
 		b.at(12*time.Hour + 30*time.Second)
 		b.refused(late, 1)
@@ -160,7 +170,9 @@ func TestQuotaHoldsWhereClocksDiffer(t *testing.T) {
 func TestQuotaHoldsWithAClockThatIsBehind(t *testing.T) {
 	onServers(t, func(b *bench) {
 		b.at(11*time.Hour + 50*time.Minute)
-		q := classic.NewQuota(b.rdb, "user", 5, classic.Days{}, classic.WithClock(func() time.Time { return b.now.Add(-15 * time.Minute) }))
+		q := classic.NewQuota(
+			b.rdb, "user", 5, classic.Days{}, classic.WithClock(func() time.Time { return b.now.Add(-15 * time.Minute) }),
+		)
 		b.pass(20 * time.Minute)
 		equal(b, "granted", b.takes(q, 20), 5)
 		b.lives(q.Key(), 6*time.Minute)
@@ -190,7 +202,8 @@ func TestQuotaPeriods(t *testing.T) {
 	for _, p := range []struct {
 		period classic.Period
 		prefix string
-		begins func(begin, last time.Time) bool // whether a period begins on a date, after one that began on another
+		// whether a period begins on a date, after one that began on another
+		begins func(begin, last time.Time) bool
 	}{
 		{classic.Period{}, "user::", func(begin, last time.Time) bool { return begin.Equal(last.AddDate(0, 0, 1)) }},
 		{classic.Weekly(time.Monday), "user::week:", week(time.Monday)},
@@ -230,7 +243,10 @@ func TestQuotaPeriods(t *testing.T) {
 		}
 	}
 	for _, wrong := range []classic.Period{classic.Weekly(7), classic.Monthly(0), classic.Monthly(32)} {
-		if _, err := classic.NewQuota(rdb, "user", 5, classic.Days{Period: wrong}).Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrInvalidOption) {
+		if _, err := classic.NewQuota(rdb, "user", 5, classic.Days{Period: wrong}).Allow(t.Context(), 1); !errors.Is(
+			err,
+			rratelimiter.ErrInvalidOption,
+		) {
 			t.Errorf("%+v: %v", wrong, err)
 		}
 	}

@@ -11,13 +11,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// script.go runs the scripts of lua/ and names the keys of algorithms that need two. It does not depend on the scripts'
-// content.
+// script.go runs the scripts of lua/ and names the keys of algorithms that need two. It does not
+// depend on the scripts' content.
 
 //go:embed lua/*.lua
 var luaFiles embed.FS
 
-// An operation is a script that takes permits, and the same for Peek: it gives the same reply, and changes nothing.
+// An operation is a script that takes permits, and the same for Peek: it gives the same reply, and
+// changes nothing.
 type operation struct{ take, peek *script.Script }
 
 // load returns the operation of the script in a file of lua/, after numbers.lua.
@@ -34,7 +35,9 @@ func (l *Limiter) run(ctx context.Context, o operation, peek bool, keys []string
 }
 
 // ask makes a call of an operation: once, as it takes permits, unless it is a peek.
-func ask[T any](ctx context.Context, o operation, peek bool, call func(*script.Attempts, *script.Script) (T, error)) (T, error) {
+func ask[T any](
+	ctx context.Context, o operation, peek bool, call func(*script.Attempts, *script.Script) (T, error),
+) (T, error) {
 	a := new(script.Attempts)
 	if peek {
 		return within(ctx, func() (T, error) { return call(a, o.peek) })
@@ -42,15 +45,17 @@ func ask[T any](ctx context.Context, o operation, peek bool, call func(*script.A
 	return once(ctx, a, func(a *script.Attempts) (T, error) { return call(a, o.take) })
 }
 
-// once makes a call that takes permits. Its command has a as an argument. If Redis may have executed a call that fails,
-// the error is ErrOutcomeUnknown; a call that is not sent when ctx ends never is.
+// once makes a call that takes permits. Its command has a as an argument. If Redis may have
+// executed a call that fails, the error is ErrOutcomeUnknown; a call that is not sent when ctx ends
+// never is.
 func once[T any](ctx context.Context, a *script.Attempts, call func(a *script.Attempts) (T, error)) (T, error) {
 	reply, err := within(ctx, func() (T, error) { return call(a) })
 	return reply, a.Outcome(err)
 }
 
-// within makes a call, and does not wait for its reply once ctx ends: go-redis would, for its read timeout. The call then
-// continues in the background. Unlike script.Await it has no time limit of its own.
+// within makes a call, and does not wait for its reply once ctx ends: go-redis would, for its read
+// timeout. The call then continues in the background. Unlike script.Await it has no time limit of
+// its own.
 func within[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	if ctx.Done() == nil {
 		return call()
@@ -78,8 +83,9 @@ func within[T any](ctx context.Context, call func() (T, error)) (T, error) {
 	}
 }
 
-// pair returns the two keys of a limiter: its name, and the name with a suffix. On a cluster they must be in one slot, so
-// a name without a hash tag is made one there; elsewhere the name stays as other services use it.
+// pair returns the two keys of a limiter: its name, and the name with a suffix. On a cluster they
+// must be in one slot, so a name without a hash tag is made one there; elsewhere the name stays as
+// other services use it.
 func (l *Limiter) pair(suffix string) []string {
 	if !l.servers.Clustered() {
 		return []string{l.name, l.name + suffix}
@@ -88,7 +94,8 @@ func (l *Limiter) pair(suffix string) []string {
 	return l.together(name, name+suffix)
 }
 
-// together returns keys that one call uses. If they may be on different servers, the limiter has an error.
+// together returns keys that one call uses. If they may be on different servers, the limiter has an
+// error.
 func (l *Limiter) together(all ...string) []string {
 	if l.err == nil && !l.servers.Reachable(all) {
 		l.err = fmt.Errorf("%w: %q", rratelimiter.ErrCrossSlotName, l.name)

@@ -20,7 +20,10 @@ func stamp(t time.Time) string { return strconv.FormatInt(t.UnixMilli(), 10) }
 func TestSlidingLogGoesOnWithHashAndZset(t *testing.T) {
 	onServers(t, func(b *bench) {
 		b.do("hset", "name", "cursor", stamp(epoch.Add(-1200*ms)), "currentRate", 9)
-		b.do("zadd", "name_windows", stamp(epoch.Add(-1200*ms)), "2", stamp(epoch.Add(-700*ms)), "3", stamp(epoch.Add(-100*ms)), "4")
+		b.do(
+			"zadd", "name_windows", stamp(epoch.Add(-1200*ms)), "2", stamp(epoch.Add(-700*ms)), "3", stamp(epoch.Add(-100*ms)),
+			"4",
+		)
 		l := classic.NewSlidingLog(b.rdb, "name", tenPerSecond, b.clock())
 		equal(b, "remaining", b.granted(l, 2).Remaining, 1) // the oldest has expired
 		b.holds("9", "hget", "name", "currentRate")
@@ -43,7 +46,8 @@ func TestSlidingLogGoesOnWithHashAndZset(t *testing.T) {
 	})
 }
 
-// Two requests of one size have the same member in the plain form, so the second moves the record of the first.
+// Two requests of one size have the same member in the plain form, so the second moves the record
+// of the first.
 func TestSlidingLogLosesNoRecord(t *testing.T) {
 	onServers(t, func(b *bench) {
 		naive := func(permits int64) bool {
@@ -84,7 +88,10 @@ func TestSlidingLogHealsItsSum(t *testing.T) {
 			"missing": "", "text": "many", "not a number": "nan", "infinite": "-inf", "negative": "-5", "too high": "100",
 		} {
 			b.do("flushdb")
-			b.do("zadd", "name_windows", stamp(b.now), "4:a", stamp(b.now), "4:b", stamp(b.now.Add(-time.Second)), "2:c", "+inf", "9:d")
+			b.do(
+				"zadd", "name_windows", stamp(b.now), "4:a", stamp(b.now), "4:b", stamp(b.now.Add(-time.Second)), "2:c", "+inf",
+				"9:d",
+			)
 			if name != "missing" {
 				b.do("hset", "name", "currentRate", state)
 			}
@@ -101,7 +108,9 @@ func TestSubWindowsGoesOnWithAHash(t *testing.T) {
 	onServers(t, func(b *bench) {
 		number := epoch.UnixMilli() / 200
 		field := func(i int64) string { return strconv.FormatInt(number+i, 10) }
-		b.do("hset", "key", field(-5), 10, field(-4), 2, field(-1), 3, field(0), 1, field(900), 7, "text", 5, field(-2), "nan")
+		b.do(
+			"hset", "key", field(-5), 10, field(-4), 2, field(-1), 3, field(0), 1, field(900), 7, "text", 5, field(-2), "nan",
+		)
 		l := classic.NewSubWindows(b.rdb, "key", tenPerSecond, 5, b.clock())
 		equal(b, "remaining", b.granted(l, 3).Remaining, 1)
 		b.holds("4", "hget", "key", field(0))
@@ -118,7 +127,8 @@ func TestSubWindowsGoesOnWithAHash(t *testing.T) {
 	})
 }
 
-// A minute, because on a real server time goes on: a fifth of the window is left of the key's life in the end.
+// A minute, because on a real server time goes on: a fifth of the window is left of the key's life
+// in the end.
 func TestSubWindowsLeaveTogether(t *testing.T) {
 	onServers(t, func(b *bench) {
 		l := classic.NewSubWindows(b.rdb, "key", rratelimiter.PerMinute(10), 5, b.clock())
@@ -166,7 +176,8 @@ func TestTwoCountersErrorIsThePreviousTimesTheElapsedPart(t *testing.T) {
 	})
 }
 
-// A client that does not know the field lasts leaves it behind. The permits that it granted count for an interval.
+// A client that does not know the field lasts leaves it behind. The permits that it granted count
+// for an interval.
 func TestTwoCountersBesideAClientWithoutLasts(t *testing.T) {
 	onServers(t, func(b *bench) {
 		l := classic.NewTwoCounters(b.rdb, "key", rratelimiter.PerSecond(100), b.clock())
@@ -176,14 +187,16 @@ func TestTwoCountersBesideAClientWithoutLasts(t *testing.T) {
 		b.at(1010 * ms)
 		equal(b, "1 % into the next window", b.takes(l, 200), 1)
 		b.at(2900 * ms)
-		b.do("hset", "key", "window", epoch.Unix()+2, "current", 1, "previous", 1) // the same count, but at 2900 ms
+		// the same count, but at 2900 ms
+		b.do("hset", "key", "window", epoch.Unix()+2, "current", 1, "previous", 1)
 		b.do("pexpire", "key", 2000)
 		b.at(3010 * ms)
 		equal(b, "after a window of the other client", b.takes(l, 200), 99)
 	})
 }
 
-// A caller who polls all the time gets the whole of a small limit, and a limit of one permit is exact.
+// A caller who polls all the time gets the whole of a small limit, and a limit of one permit is
+// exact.
 func TestTwoCountersGrantsAllOfASmallLimit(t *testing.T) {
 	onServers(t, func(b *bench) {
 		const seconds = 10
@@ -201,10 +214,15 @@ func TestTwoCountersGrantsAllOfASmallLimit(t *testing.T) {
 			b.granted(l, int64(limit))
 			equal(b, "retry after", b.refused(l, 1).RetryAfter <= time.Second, true)
 		}
-		one := subject{name: "one", most: 1, over: []time.Duration{2 * time.Second}, bound: func(time.Duration) int64 { return 1 },
+		one := subject{
+			name:  "one",
+			most:  1,
+			over:  []time.Duration{2 * time.Second},
+			bound: func(time.Duration) int64 { return 1 },
 			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
 				return classic.NewTwoCounters(rdb, key, rratelimiter.Rate{Permits: 1, Interval: 2 * time.Second}, opts...)
-			}}
+			},
+		}
 		b.traffic(one, 1)
 	})
 }

@@ -13,19 +13,22 @@ var slidingLogScript = load("sliding_log")
 
 // NewSlidingLog returns a sliding window that stores each grant.
 //
-// Model: a grant counts for one interval from its time on. At any moment, the grants of the last interval count.
+// Model: a grant counts for one interval from its time on. At any moment, the grants of the last
+// interval count.
 //
-// Layout: a hash NAME and a zset NAME_windows. The zset has a record for each grant: its score is the time in ms, its
-// member begins with the permits. Other implementations write only the permits. There, a second grant of the same size is
-// the same member: it replaces the first record instead of adding one. Here a colon and a unique text follows. In the
-// hash, currentRate is the permits of all records, and cursor the time from which they count: that of the oldest. Both
-// keys have a TTL of an interval from the last grant. A call computes currentRate from the records again if it reads all
-// of them (a refusal reads up to 512), or if currentRate is less than the number of records, and so wrong. Records that
-// are more than one minute and more than an interval ahead are removed.
+// Layout: a hash NAME and a zset NAME_windows. The zset has a record for each grant: its score is
+// the time in ms, its member begins with the permits. Other implementations write only the permits.
+// There, a second grant of the same size is the same member: it replaces the first record instead
+// of adding one. Here a colon and a unique text follows. In the hash, currentRate is the permits of
+// all records, and cursor the time from which they count: that of the oldest. Both keys have a TTL
+// of an interval from the last grant. A call computes currentRate from the records again if it
+// reads all of them (a refusal reads up to 512), or if currentRate is less than the number of
+// records, and so wrong. Records that are more than one minute and more than an interval ahead are
+// removed.
 //
-// Cost: a record of some 80 bytes for each grant of an interval; one call with ten commands, and the time to remove
-// expired records. On a cluster the two keys need a hash tag: over a *redis.ClusterClient a name without one is kept as
-// {NAME} and {NAME}_windows.
+// Cost: a record of some 80 bytes for each grant of an interval; one call with ten commands, and
+// the time to remove expired records. On a cluster the two keys need a hash tag: over a
+// *redis.ClusterClient a name without one is kept as {NAME} and {NAME}_windows.
 //
 // Weakness: only memory. At most Permits in any interval, exactly, by the clients' clocks.
 func NewSlidingLog(rdb rratelimiter.Redis, name string, rate rratelimiter.Rate, opts ...Option) *Limiter {

@@ -11,19 +11,21 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// A Smooth is one of Guava's two rate limiters, in this process alone: that of NewSmoothBursty or that of
-// NewSmoothWarmingUp. Its waits are equal to Guava's to the microsecond.
+// A Smooth is one of Guava's two rate limiters, in this process alone: that of NewSmoothBursty or
+// that of NewSmoothWarmingUp. Its waits are equal to Guava's to the microsecond.
 //
-// Model: one permit comes every 1 / rate. A request does not wait for its own permits, but until the permits of all
-// earlier requests have come (reserve-ahead). So even a large request is served at once after an idle time, and none is
-// ever too large. While there are no requests, permits are stored. A SmoothBursty stores the permits of one second;
-// stored permits cost no wait. A SmoothWarmingUp stores permits as it cools down. The more permits are stored, the
-// longer each takes, up to three times the usual time. So the rate rises to its full height during the warm-up period.
+// Model: one permit comes every 1 / rate. A request does not wait for its own permits, but until
+// the permits of all earlier requests have come (reserve-ahead). So even a large request is served
+// at once after an idle time, and none is ever too large. While there are no requests, permits are
+// stored. A SmoothBursty stores the permits of one second; stored permits cost no wait. A
+// SmoothWarmingUp stores permits as it cools down. The more permits are stored, the longer each
+// takes, up to three times the usual time. So the rate rises to its full height during the warm-up
+// period.
 //
 // Cost: none in Redis; about a microsecond and no memory.
 //
-// Weakness: it limits only its own process. In any time t, a SmoothBursty serves at most rate x (1 s + t), plus one
-// request of any size; a SmoothWarmingUp at most rate x t plus one request.
+// Weakness: it limits only its own process. In any time t, a SmoothBursty serves at most rate x (1
+// s + t), plus one request of any size; a SmoothWarmingUp at most rate x t plus one request.
 //
 // A Smooth is safe for concurrent use.
 type Smooth struct {
@@ -45,13 +47,14 @@ type Smooth struct {
 // coldFactor is the factor by which a permit takes longer when a limiter is cold: Guava's.
 const coldFactor = 3.0
 
-// NewSmoothBursty returns a limiter that stores up to a second's permits (Guava: RateLimiter.create(permitsPerSecond)).
+// NewSmoothBursty returns a limiter that stores up to a second's permits (Guava:
+// RateLimiter.create(permitsPerSecond)).
 func NewSmoothBursty(perSecond float64, opts ...Option) *Smooth {
 	return newSmooth(perSecond, 0, nil, opts)
 }
 
-// NewSmoothWarmingUp returns a limiter that warms up over a period of at least a microsecond (Guava:
-// RateLimiter.create(permitsPerSecond, warmupPeriod)).
+// NewSmoothWarmingUp returns a limiter that warms up over a period of at least a microsecond
+// (Guava: RateLimiter.create(permitsPerSecond, warmupPeriod)).
 func NewSmoothWarmingUp(perSecond float64, warmUp time.Duration, opts ...Option) *Smooth {
 	var fault error
 	if warmUp < time.Microsecond {
@@ -99,8 +102,8 @@ func (s *Smooth) Stored() float64 {
 	return s.stored
 }
 
-// SetRate changes the rate while the limiter is in use. Stored permits change in proportion; callers that wait, and the
-// next request, are served as under the old rate.
+// SetRate changes the rate while the limiter is in use. Stored permits change in proportion;
+// callers that wait, and the next request, are served as under the old rate.
 func (s *Smooth) SetRate(perSecond float64) error {
 	err := s.err
 	if err == nil {
@@ -116,8 +119,8 @@ func (s *Smooth) SetRate(perSecond float64) error {
 	return nil
 }
 
-// set computes the fields from the rate. Products are converted before they are added, so that no machine fuses the two
-// operations and rounds differently from Java.
+// set computes the fields from the rate. Products are converted before they are added, so that no
+// machine fuses the two operations and rounds differently from Java.
 func (s *Smooth) set(perSecond float64) {
 	s.rate, s.interval = perSecond, 1e6/perSecond
 	old := s.most
@@ -153,7 +156,8 @@ func (s *Smooth) settle(now int64) {
 	s.next = now
 }
 
-// Reserve takes n permits and returns how long the caller must wait before it uses them. They can't be given back.
+// Reserve takes n permits and returns how long the caller must wait before it uses them. They can't
+// be given back.
 func (s *Smooth) Reserve(n int64) (time.Duration, error) {
 	if err := s.check(n); err != nil {
 		return 0, smoothError("reserve from", err)
@@ -178,8 +182,8 @@ func (s *Smooth) reserve(n, now int64) time.Duration {
 	return micros(max(0, at-now))
 }
 
-// slow returns the time for that many stored permits, in microseconds: the area under a line that is flat to the
-// threshold and rises from there.
+// slow returns the time for that many stored permits, in microseconds: the area under a line that
+// is flat to the threshold and rises from there.
 func (s *Smooth) slow(permits float64) int64 {
 	if s.warmUp == 0 {
 		return 0
@@ -194,10 +198,12 @@ func (s *Smooth) slow(permits float64) int64 {
 	return took + int64(float64(s.interval*permits))
 }
 
-// each returns the time for one permit at a number of stored permits above the threshold, in microseconds.
+// each returns the time for one permit at a number of stored permits above the threshold, in
+// microseconds.
 func (s *Smooth) each(above float64) float64 { return s.interval + float64(above*s.slope) }
 
-// Allow takes n permits, however many, if a request can be served now without a wait (Guava: tryAcquire).
+// Allow takes n permits, however many, if a request can be served now without a wait (Guava:
+// tryAcquire).
 func (s *Smooth) Allow(_ context.Context, n int64) (rratelimiter.Result, error) {
 	if err := s.check(n); err != nil {
 		return rratelimiter.Result{}, smoothError("allow", err)
@@ -207,8 +213,8 @@ func (s *Smooth) Allow(_ context.Context, n int64) (rratelimiter.Result, error) 
 	return s.allow(n), nil
 }
 
-// Peek returns what Allow would return now, and takes no permits. Only Result.Remaining differs: it is the number of permits that
-// are stored now.
+// Peek returns what Allow would return now, and takes no permits. Only Result.Remaining differs: it
+// is the number of permits that are stored now.
 func (s *Smooth) Peek(_ context.Context, n int64) (rratelimiter.Result, error) {
 	if err := s.check(n); err != nil {
 		return rratelimiter.Result{}, smoothError("peek at", err)
@@ -243,8 +249,9 @@ func (s *Smooth) allow(n int64) rratelimiter.Result {
 	return r
 }
 
-// Acquire takes n permits and waits until they may be used (Guava: acquire, which can't be interrupted). If ctx ends during
-// the wait, the permits are spent; if it ended before the call, they are not.
+// Acquire takes n permits and waits until they may be used (Guava: acquire, which can't be
+// interrupted). If ctx ends during the wait, the permits are spent; if it ended before the call,
+// they are not.
 func (s *Smooth) Acquire(ctx context.Context, n int64) error {
 	if err := ctx.Err(); err != nil {
 		return smoothError("acquire from", err)

@@ -13,7 +13,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// smooth_test.go has the behaviour of the in-process limiters; that it is Guava's is proved in compat/guava.
+// smooth_test.go has the behaviour of the in-process limiters; that it is Guava's is proved in
+// compat/guava.
 
 // A hand moves the clock of a smooth limiter.
 type hand struct{ now time.Time }

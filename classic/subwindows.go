@@ -9,24 +9,26 @@ import (
 
 var subWindowsScript = load("sub_windows")
 
-// NewSubWindows returns a sliding window of a number of sub-windows of equal length, each with a counter. The length
-// must be a whole number of milliseconds.
+// NewSubWindows returns a sliding window of a number of sub-windows of equal length, each with a
+// counter. The length must be a whole number of milliseconds.
 //
-// Model: the current sub-window and those before it count together, one interval in all. The permits of a sub-window
-// expire together, an interval after it began.
+// Model: the current sub-window and those before it count together, one interval in all. The
+// permits of a sub-window expire together, an interval after it began.
 //
-// Layout: one hash with a field for each sub-window that counts: its number since 1970, and its permits. Its TTL is an
-// interval from the last grant. Invalid numbers, and sub-windows more than an interval ahead, are removed. All clients of
-// a key must use the same interval and the same number of sub-windows: the numbers depend on the length, which the hash
-// does not hold. Clients with different lengths remove each other's counts, and no limit holds. So a change of either,
+// Layout: one hash with a field for each sub-window that counts: its number since 1970, and its
+// permits. Its TTL is an interval from the last grant. Invalid numbers, and sub-windows more than
+// an interval ahead, are removed. All clients of a key must use the same interval and the same
+// number of sub-windows: the numbers depend on the length, which the hash does not hold. Clients
+// with different lengths remove each other's counts, and no limit holds. So a change of either,
 // also in a rolling deploy, needs another key.
 //
-// Cost: one hash with a field for each sub-window that counts, whatever the rate; one call with three commands, and one
-// more for each sub-window that has expired. It works on a cluster: there is one key.
+// Cost: one hash with a field for each sub-window that counts, whatever the rate; one call with
+// three commands, and one more for each sub-window that has expired. It works on a cluster: there
+// is one key.
 //
-// Weakness: permits expire up to a sub-window early, so an interval may hold up to 2 x Permits. Any period that is one
-// sub-window shorter than the interval holds at most Permits. The more sub-windows, the less this matters, and the more
-// memory they take.
+// Weakness: permits expire up to a sub-window early, so an interval may hold up to 2 x Permits. Any
+// period that is one sub-window shorter than the interval holds at most Permits. The more
+// sub-windows, the less this matters, and the more memory they take.
 func NewSubWindows(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, parts int, opts ...Option) *Limiter {
 	fault := checkRate(rate)
 	switch {

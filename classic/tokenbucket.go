@@ -15,28 +15,30 @@ type Tokens struct {
 	Capacity int64         // tokens in a full bucket
 	PerStep  int64         // tokens that a step adds
 	Step     time.Duration // whole seconds
-	Debt     int64         // tokens that a request may take in advance; the next request waits for them
+	// tokens that a request may take in advance; the next request waits for them
+	Debt int64
 }
 
 // NewTokenBucket returns a token bucket that is refilled in whole steps.
 //
-// Model: a bucket holds Capacity tokens and is full at first. Each Step adds PerStep tokens; the time since the last whole
-// Step counts for the next one. A request takes its tokens or is refused. With Debt, a request is served if there is at
-// least one token and the request needs at most Debt more than there are. The next request waits until the debt is paid
-// (pre-consumption).
+// Model: a bucket holds Capacity tokens and is full at first. Each Step adds PerStep tokens; the
+// time since the last whole Step counts for the next one. A request takes its tokens or is refused.
+// With Debt, a request is served if there is at least one token and the request needs at most Debt
+// more than there are. The next request waits until the debt is paid (pre-consumption).
 //
-// Layout: key holds the number of tokens left. key_time holds the time at which the last refill was due (s). The TTL of
-// both is the time of a full refill. When the bucket is made, the TTL of the time key is one second longer. The script
-// returns the tokens left, or -1. A time key that is missing, or lies further ahead than a full refill takes, is replaced
-// by now. If key is missing or invalid, the bucket counts as full. A debt above 10 x (Capacity + Debt) is reduced to Debt.
+// Layout: key holds the number of tokens left. key_time holds the time at which the last refill was
+// due (s). The TTL of both is the time of a full refill. When the bucket is made, the TTL of the
+// time key is one second longer. The script returns the tokens left, or -1. A time key that is
+// missing, or lies further ahead than a full refill takes, is replaced by now. If key is missing or
+// invalid, the bucket counts as full. A debt above 10 x (Capacity + Debt) is reduced to Debt.
 //
-// Cost: two keys, each with one number, one call with four commands. On a cluster the two keys need a hash tag: over a
-// *redis.ClusterClient a key without one is kept as {key} and {key}_time; a key with its own tag is the same
-// everywhere.
+// Cost: two keys, each with one number, one call with four commands. On a cluster the two keys need
+// a hash tag: over a *redis.ClusterClient a key without one is kept as {key} and {key}_time; a key
+// with its own tag is the same everywhere.
 //
-// Weakness: a full bucket can be emptied at once, and the refill continues: in any time at most Capacity + Debt, and
-// PerStep for each Step that begins in it. The time is cut to whole seconds, so a client may get a refill up to a second
-// too early.
+// Weakness: a full bucket can be emptied at once, and the refill continues: in any time at most
+// Capacity + Debt, and PerStep for each Step that begins in it. The time is cut to whole seconds,
+// so a client may get a refill up to a second too early.
 func NewTokenBucket(rdb rratelimiter.Redis, key string, p Tokens, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, p.Capacity, p.Capacity+p.Debt, opts, p.check())
 	keys := l.pair("_time")

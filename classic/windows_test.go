@@ -11,7 +11,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// windows_test.go tests the layouts and the borders of the fixed windows. Plain commands write and read the layouts.
+// windows_test.go tests the layouts and the borders of the fixed windows. Plain commands write and
+// read the layouts.
 
 var tenPerSecond = rratelimiter.PerSecond(10)
 
@@ -101,7 +102,8 @@ func TestWindowKeysGoesOnWithACount(t *testing.T) {
 	})
 }
 
-// The comparison of the usual form, count > limit, comes before INCR: it lets one more than the limit through.
+// The comparison of the usual form, count > limit, comes before INCR: it lets one more than the
+// limit through.
 func TestWindowKeysIsNotOffByOne(t *testing.T) {
 	onServers(t, func(b *bench) {
 		naive := func(key string) bool {
@@ -158,7 +160,8 @@ func TestQuotaGoesOnWithACount(t *testing.T) {
 	})
 }
 
-// mortal fails the test unless a key has a TTL. (It expires by the clock of the test, which a real server doesn't use.)
+// mortal fails the test unless a key has a TTL. (It expires by the clock of the test, which a real
+// server doesn't use.)
 func (b *bench) mortal(key string) {
 	b.Helper()
 	if left := b.do("pttl", key).(int64); left == -1 {

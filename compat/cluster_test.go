@@ -12,10 +12,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// cluster_test.go runs Redisson 3.17.5, Redisson 4.7.0 and Go on a TLS-only cluster. They compete for one limiter on
-// each master. A name mapper changes the names, some of which hold a hash tag.
+// cluster_test.go runs Redisson 3.17.5, Redisson 4.7.0 and Go on a TLS-only cluster. They compete
+// for one limiter on each master. A name mapper changes the names, some of which hold a hash tag.
 
-// TestFleetOnCluster: each node serves only its own limiter, under the key names that Redisson uses.
+// TestFleetOnCluster: each node serves only its own limiter, under the key names that Redisson
+// uses.
 func TestFleetOnCluster(t *testing.T) {
 	t.Parallel()
 	const prefix = "fleet:"
@@ -24,7 +25,9 @@ func TestFleetOnCluster(t *testing.T) {
 	for _, addr := range nodes.Addrs() {
 		addrs = append(addrs, "rediss://"+addr)
 	}
-	options := []redisson.Option{redisson.Addr(addrs...), redisson.Cluster(), redisson.TrustAll(), redisson.NamePrefix(prefix)}
+	options := []redisson.Option{
+		redisson.Addr(addrs...), redisson.Cluster(), redisson.TrustAll(), redisson.NamePrefix(prefix),
+	}
 	old, recent := redisson.Start(t, "3.17.5", options...), redisson.Start(t, "4.7.0", options...)
 	client := rratelimiter.NewClient(nodes.ClusterClient(), rratelimiter.WithCallTimeout(patience),
 		rratelimiter.WithNameMapper(func(name string) string { return prefix + name }))
@@ -46,7 +49,9 @@ func TestFleetOnCluster(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				limiter := client.RateLimiter(name)
 				b := &bench{T: t, ctx: t.Context(), rdb: server.Client(), java: old}
-				want(b, "3.17.5's trySetRate", true)(old.TrySetRate(b.ctx, name, redisson.Rate{Permits: rate.Permits, Interval: rate.Interval}))
+				want(b, "3.17.5's trySetRate", true)(
+					old.TrySetRate(b.ctx, name, redisson.Rate{Permits: rate.Permits, Interval: rate.Interval}),
+				)
 				want(b, "4.7.0's trySetRate", false)(recent.TrySetRate(b.ctx, name, redisson.Rate{Permits: 1, Interval: time.Hour}))
 				want(b, "Go's Config", rate)(limiter.Config(b.ctx))
 
@@ -55,7 +60,8 @@ func TestFleetOnCluster(t *testing.T) {
 					return func() bool { return j.allGot(members, least, time.Time{}) }
 				}
 				warming := newJournal()
-				warming.work(t, allGot(warming, 5), members...) // opens connections and makes Java load its classes
+				// opens connections and makes Java load its classes
+				warming.work(t, allGot(warming, 5), members...)
 				monitor := server.Monitor()
 				j, begun := newJournal(), time.Now()
 				j.work(t, allGot(j, 100), members...)
@@ -64,7 +70,8 @@ func TestFleetOnCluster(t *testing.T) {
 				commands := monitor.Stop()
 
 				r := report{
-					log: j.log, byGo: j.permits("Go", time.Time{}), byJava: j.permits("3.17.5", time.Time{}) + j.permits("4.7.0", time.Time{}),
+					log: j.log, byGo: j.permits("Go", time.Time{}),
+					byJava:   j.permits("3.17.5", time.Time{}) + j.permits("4.7.0", time.Time{}),
 					scores:   scoresOf(t, commands, state+":permits", over),
 					disorder: disorderOf(commands, prefix+name), duration: over.Sub(begun), rate: rate,
 				}
@@ -77,7 +84,10 @@ func TestFleetOnCluster(t *testing.T) {
 				}
 
 				slices.Sort(keys)
-				if expected := []string{prefix + name, state + ":permits", state + ":value"}; !slices.Equal(keys, sorted(expected)) {
+				if expected := []string{prefix + name, state + ":permits", state + ":value"}; !slices.Equal(
+					keys,
+					sorted(expected),
+				) {
 					t.Errorf("the node holds %q, want %q", keys, expected)
 				}
 				for side, available := range map[string]func() (int64, error){

@@ -16,11 +16,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// contention_test.go lets Java and Go processes compete for one limiter. Two independent sources show what was granted:
-// the log of the callers, and the records written to Redis.
+// contention_test.go lets Java and Go processes compete for one limiter. Two independent sources
+// show what was granted: the log of the callers, and the records written to Redis.
 
 const (
-	start = 300 * time.Millisecond // from giving the work to processes that are ready to their first call
+	// from giving the work to processes that are ready to their first call
+	start = 300 * time.Millisecond
 	grace = 2 * time.Second
 )
 
@@ -37,17 +38,18 @@ type fleet struct {
 
 // A report is what a fleet was granted.
 type report struct {
-	log      []window.Grant
-	byJava   int64 // permits
-	byGo     int64
-	scores   []window.Score
-	disorder time.Duration // largest amount by which a call's time lies before that of a call that Redis served earlier
+	log    []window.Grant
+	byJava int64 // permits
+	byGo   int64
+	scores []window.Score
+	// largest amount by which a call's time lies before that of a call that Redis served earlier
+	disorder time.Duration
 	duration time.Duration
 	rate     rratelimiter.Rate
 }
 
-// run lets all processes work at the same time. If mixed, every second process polls and the others block; otherwise
-// all block.
+// run lets all processes work at the same time. If mixed, every second process polls and the others
+// block; otherwise all block.
 func (f fleet) run(t *testing.T, server *redistest.Server, name string, mixed bool) report {
 	t.Helper()
 	rdb := server.Client()
@@ -104,11 +106,12 @@ func (f fleet) run(t *testing.T, server *redistest.Server, name string, mixed bo
 	return r
 }
 
-// disorderOf returns the largest amount by which the time of a granted call lies before the time of a call that Redis
-// served earlier. Every client reads its clock before it sends a call, so on a busy machine a call can overtake one
-// with an earlier time. A record that the first call found expired lets the second one be granted, whose time may be
-// earlier by this amount. So the rate bounds only windows that are shorter than the interval by this amount. (With all
-// calls in order, it is 0.)
+// disorderOf returns the largest amount by which the time of a granted call lies before the time of
+// a call that Redis served earlier. Every client reads its clock before it sends a call, so on a
+// busy machine a call can overtake one with an earlier time. A record that the first call found
+// expired lets the second one be granted, whose time may be earlier by this amount. So the rate
+// bounds only windows that are shorter than the interval by this amount. (With all calls in order,
+// it is 0.)
 func disorderOf(commands []redistest.Command, name string) time.Duration {
 	var latest, current, most int64
 	for _, c := range commands {
@@ -139,10 +142,11 @@ func datedBy(c redistest.Command, name string) (now int64, ok bool) {
 	return 0, false
 }
 
-// scoresOf extracts from a MONITOR log the records written to a permits key, by any client and in any format. A record
-// that was replaced by a larger one of the same score, or got a new score, no longer counts; nothing else removes single
-// records here. With a granularity, scores are the ends of buckets. No window of such scores may exceed the rate either,
-// because each counts from before its score until an interval after it.
+// scoresOf extracts from a MONITOR log the records written to a permits key, by any client and in
+// any format. A record that was replaced by a larger one of the same score, or got a new score, no
+// longer counts; nothing else removes single records here. With a granularity, scores are the ends
+// of buckets. No window of such scores may exceed the rate either, because each counts from before
+// its score until an interval after it.
 func scoresOf(t *testing.T, commands []redistest.Command, key string, until time.Time) []window.Score {
 	t.Helper()
 	var scores []window.Score
@@ -182,7 +186,9 @@ func scoreOf(t *testing.T, score, member string) window.Score {
 
 func TestARecordThatIsDatedAnewCountsOnce(t *testing.T) {
 	command := func(second int64, score string) redistest.Command {
-		return redistest.Command{Time: time.Unix(second, 0), Lua: true, Args: []string{"ZADD", "permits", score, "a record of \x01\x00\x00\x00"}}
+		return redistest.Command{
+			Time: time.Unix(second, 0), Lua: true, Args: []string{"ZADD", "permits", score, "a record of \x01\x00\x00\x00"},
+		}
 	}
 	commands := []redistest.Command{command(1, "1700000000000"), command(2, "1700000000020")}
 	sum := int64(0)
@@ -201,8 +207,11 @@ func (r report) verify(t *testing.T) {
 	interval := r.rate.Interval - r.disorder
 	byLog, _ := window.LargestAt(r.log, interval, time.Millisecond) // the resolution of Java's clock
 	byScore, _ := window.LargestScores(r.scores, interval)
-	t.Logf("%v for %v, calls up to %v out of order: largest window %d by the log of %d grants, %d by %d records, of %d; used %.1f %% of what the rate allows; Java %.1f %%, Go %.1f %%",
-		r.rate, r.duration, r.disorder, byLog, len(r.log), byScore, len(r.scores), r.rate.Permits, 100*r.used(), 100*r.javaShare(), 100-100*r.javaShare())
+	t.Logf(
+		"%v for %v, calls up to %v out of order: largest window %d by the log of %d grants, %d by %d records, of %d; used %.1f %% of what the rate allows; Java %.1f %%, Go %.1f %%",
+		r.rate, r.duration, r.disorder, byLog, len(r.log), byScore, len(r.scores), r.rate.Permits, 100*r.used(),
+		100*r.javaShare(), 100-100*r.javaShare(),
+	)
 	if byLog > r.rate.Permits || byScore > r.rate.Permits {
 		t.Errorf("a window holds %d permits by the log, %d by the records, of %d", byLog, byScore, r.rate.Permits)
 	}
@@ -219,12 +228,16 @@ func (r report) used() float64 {
 	return float64(granted) / (float64(r.rate.Permits) * float64(r.duration) / float64(r.rate.Interval))
 }
 
-// rounds lets the fleet work at least some times, and more often until a round uses at least the fraction least of what the
-// rate allows: one of nine must. No window may hold more than the rate in any round. A busy machine, on which callers run late, uses
-// less: with a load of 14 to 27 on two processors, 3 of 136 rounds used less than 90 %, and once, while calls were held up by
-// 0.4 s, six rounds in a row less than 60 %. A limiter that wastes permits wastes them in each round. If such a time begins in
-// one run of ten, and ends after a round with a probability of a half, a false alarm has a probability of 0.04 %.
-func (f fleet) rounds(t *testing.T, server *redistest.Server, name string, mixed bool, some int, least float64) (reports []report) {
+// rounds lets the fleet work at least some times, and more often until a round uses at least the
+// fraction least of what the rate allows: one of nine must. No window may hold more than the rate
+// in any round. A busy machine, on which callers run late, uses less: with a load of 14 to 27 on
+// two processors, 3 of 136 rounds used less than 90 %, and once, while calls were held up by 0.4 s,
+// six rounds in a row less than 60 %. A limiter that wastes permits wastes them in each round. If
+// such a time begins in one run of ten, and ends after a round with a probability of a half, a
+// false alarm has a probability of 0.04 %.
+func (f fleet) rounds(
+	t *testing.T, server *redistest.Server, name string, mixed bool, some int, least float64,
+) (reports []report) {
 	t.Helper()
 	most := 0.0
 	for round := 0; round < some || round < 9 && most < least; round++ {
@@ -251,7 +264,8 @@ func median(reports []report, of func(report) float64) float64 {
 
 func (r report) javaShare() float64 { return float64(r.byJava) / float64(r.byJava+r.byGo) }
 
-// javas starts Redisson processes, and lets them work for a moment, in which Java loads its classes.
+// javas starts Redisson processes, and lets them work for a moment, in which Java loads its
+// classes.
 func javas(t *testing.T, server *redistest.Server, versions ...string) []*redisson.Process {
 	t.Helper()
 	processes := make([]*redisson.Process, len(versions))
@@ -274,8 +288,8 @@ func every(d time.Duration, permits int64) rratelimiter.Rate {
 	return rratelimiter.Rate{Permits: permits, Interval: d}
 }
 
-// TestContention: two Java and two Go processes with 8 threads each ask for more than the rate; one process of each pair
-// blocks and one polls.
+// TestContention: two Java and two Go processes with 8 threads each ask for more than the rate; one
+// process of each pair blocks and one polls.
 func TestContention(t *testing.T) {
 	server := redistest.Real(t)
 	f := fleet{
@@ -293,7 +307,8 @@ func TestContention(t *testing.T) {
 func contendWithGranularity(t *testing.T, server *redistest.Server, f fleet) {
 	f.granularity = 25 * time.Millisecond
 	joined := 0
-	for _, r := range f.rounds(t, server, "contention:granularity", true, 2, 0.75) { // permits of Go expire up to a tenth of the interval late
+	// permits of Go expire up to a tenth of the interval late
+	for _, r := range f.rounds(t, server, "contention:granularity", true, 2, 0.75) {
 		for _, s := range r.scores {
 			if s.Permits == 0 {
 				joined++
@@ -306,8 +321,8 @@ func contendWithGranularity(t *testing.T, server *redistest.Server, f fleet) {
 	}
 }
 
-// TestSharing: blocked Java threads and blocked goroutines in several processes share the permits, also if the latter may
-// have leases.
+// TestSharing: blocked Java threads and blocked goroutines in several processes share the permits,
+// also if the latter may have leases.
 func TestSharing(t *testing.T) {
 	server := redistest.Real(t)
 	for _, version := range []string{"3.17.5", "4.7.0"} {
@@ -325,31 +340,35 @@ func TestSharing(t *testing.T) {
 			if version != "4.7.0" && c.lease == 0 && (c.gos > 1 || c.rate.Interval == time.Second) {
 				continue // both versions wait alike
 			}
-			t.Run(fmt.Sprintf("%s/%d per %v/Go x %d, lease %v", version, c.rate.Permits, c.rate.Interval, c.gos, c.lease), func(t *testing.T) {
-				f := fleet{
-					rate: c.rate, javas: java, gos: c.gos, lease: c.lease,
-					work: redisson.Work{Blocked: true, Threads: 16, For: max(2*time.Second, 5*c.rate.Interval), Min: 1, Max: 1},
-				}
-				least, most := 0.3, 0.7
-				if c.gos == 3 {
-					least, most = 0.125, 1 // half of its quarter
-				}
-				rounds := f.rounds(t, server, "sharing:"+t.Name(), false, 3, 0.8)
-				if share := median(rounds, report.javaShare); share < least || share > most {
-					t.Errorf("Java got %.1f %%, not %.1f to %.1f %%", 100*share, 100*least, 100*most)
-				}
-			})
+			t.Run(
+				fmt.Sprintf("%s/%d per %v/Go x %d, lease %v", version, c.rate.Permits, c.rate.Interval, c.gos, c.lease),
+				func(t *testing.T) {
+					f := fleet{
+						rate: c.rate, javas: java, gos: c.gos, lease: c.lease,
+						work: redisson.Work{Blocked: true, Threads: 16, For: max(2*time.Second, 5*c.rate.Interval), Min: 1, Max: 1},
+					}
+					least, most := 0.3, 0.7
+					if c.gos == 3 {
+						least, most = 0.125, 1 // half of its quarter
+					}
+					rounds := f.rounds(t, server, "sharing:"+t.Name(), false, 3, 0.8)
+					if share := median(rounds, report.javaShare); share < least || share > most {
+						t.Errorf("Java got %.1f %%, not %.1f to %.1f %%", 100*share, 100*least, 100*most)
+					}
+				},
+			)
 		}
 	}
 }
 
-// showing returns a Redis client for NewClient, which sets core to the dispatcher of the new client.
+// showing returns a Redis client for NewClient, which sets core to the dispatcher of the new
+// client.
 func showing(core **dispatch.Client, rdb rratelimiter.Redis) rratelimiter.Redis {
 	return dispatch.Extended{Redis: rdb, Made: func(made *dispatch.Client) { *core = made }}
 }
 
-// TestJavaJoinsASaturatedLimiter: Java threads that start while a Go process takes every permit are soon granted their
-// share.
+// TestJavaJoinsASaturatedLimiter: Java threads that start while a Go process takes every permit are
+// soon granted their share.
 func TestJavaJoinsASaturatedLimiter(t *testing.T) {
 	server := redistest.Real(t)
 	for _, version := range []string{"3.17.5", "4.7.0"} {

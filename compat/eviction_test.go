@@ -11,19 +11,20 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 )
 
-// eviction_test.go: a full Redis evicts the value key of a limiter, and the next call of one client finds it missing.
+// eviction_test.go: a full Redis evicts the value key of a limiter, and the next call of one client
+// finds it missing.
 //
-// Any version of Redisson then starts with the whole rate again. It corrects the value when the next record expires:
-// before 3.35.0 by the number of records, as if each were one permit; from 3.35.0 on by their permits. Go adds the
-// permits up at once.
+// Any version of Redisson then starts with the whole rate again. It corrects the value when the
+// next record expires: before 3.35.0 by the number of records, as if each were one permit; from
+// 3.35.0 on by their permits. Go adds the permits up at once.
 
 const (
 	evictedRate     = 10
 	evictedInterval = time.Hour
 )
 
-// evictions checks how many permits a window holds, depending on which client repairs the value and how Go writes its
-// records.
+// evictions checks how many permits a window holds, depending on which client repairs the value and
+// how Go writes its records.
 func evictions(f *mixed) {
 	perRequest := []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}
 	for _, c := range []struct {
@@ -72,15 +73,17 @@ func evictions(f *mixed) {
 	}
 }
 
-// shared prepares a limiter with a record of two permits that has expired, but was not removed, and with six permits that
-// Go took in one call for six callers. Go's clock dates them 1.5 and about 0.5 intervals before now, so the test need not
-// wait.
+// shared prepares a limiter with a record of two permits that has expired, but was not removed, and
+// with six permits that Go took in one call for six callers. Go's clock dates them 1.5 and about
+// 0.5 intervals before now, so the test need not wait.
 func (b *bench) shared(name string, opts ...rratelimiter.LimiterOption) {
 	b.Helper()
 	ago := evictedInterval * 3 / 2
 	clock := &manualClock{at: time.Now().Add(-ago)}
 	var core *dispatch.Client
-	client := rratelimiter.NewClient(showing(&core, b.rdb), rratelimiter.WithCallTimeout(patience), rratelimiter.WithClock(clock.now))
+	client := rratelimiter.NewClient(
+		showing(&core, b.rdb), rratelimiter.WithCallTimeout(patience), rratelimiter.WithClock(clock.now),
+	)
 	l := client.RateLimiter(name, opts...)
 	b.must("Go's SetRate", l.SetRate(b.ctx, rratelimiter.Rate{Permits: 2, Interval: evictedInterval}))
 	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 2))
@@ -94,7 +97,10 @@ func (b *bench) shared(name string, opts ...rratelimiter.LimiterOption) {
 		calls := core.Look(name)
 		return calls.Waiting == callers && !calls.InFlight && calls.Next > 0
 	})
-	b.must("Go's SetRate", l.SetRate(b.ctx, rratelimiter.Rate{Permits: evictedRate, Interval: evictedInterval}, rratelimiter.KeepState()))
+	b.must(
+		"Go's SetRate",
+		l.SetRate(b.ctx, rratelimiter.Rate{Permits: evictedRate, Interval: evictedInterval}, rratelimiter.KeepState()),
+	)
 	var failed error
 	for range callers {
 		failed = errors.Join(failed, <-granted)
@@ -127,7 +133,8 @@ func (c *manualClock) add(d time.Duration) {
 	c.at = c.at.Add(d)
 }
 
-// evict makes the server evict a key: it sets a TTL on this key alone, under a policy that evicts only keys with a TTL.
+// evict makes the server evict a key: it sets a TTL on this key alone, under a policy that evicts
+// only keys with a TTL.
 func (f *mixed) evict(key string) {
 	f.Helper()
 	before := f.rdb.DBSize(f.Context()).Val()

@@ -16,11 +16,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// failover_test.go kills the master behind Sentinel while Redisson 3.17.5, Redisson 4.7.0 and Go take permits.
+// failover_test.go kills the master behind Sentinel while Redisson 3.17.5, Redisson 4.7.0 and Go
+// take permits.
 //
-// Replication is asynchronous: the new master grants again what the old master granted but did not replicate. So a
-// window holds at most the rate plus the lost grants, and these are at most what was granted between the last
-// replicated write and the end of the old master. Calls that Redisson repeats come on top: see inTime.
+// Replication is asynchronous: the new master grants again what the old master granted but did not
+// replicate. So a window holds at most the rate plus the lost grants, and these are at most what
+// was granted between the last replicated write and the end of the old master. Calls that Redisson
+// repeats come on top: see inTime.
 
 func TestFleetFailover(t *testing.T) {
 	t.Parallel()
@@ -30,8 +32,8 @@ func TestFleetFailover(t *testing.T) {
 	rdb := servers.Client()
 	b := &bench{T: t, ctx: t.Context(), rdb: rdb, java: old}
 	busy := b.client(rratelimiter.WithCallTimeout(time.Second)).RateLimiter("failover:busy")
-	// Windows of the busy limiter are no longer than the time without a master, so no window holds grants of both
-	// masters.
+	// Windows of the busy limiter are no longer than the time without a master, so no window holds
+	// grants of both masters.
 	rate := every(500*time.Millisecond, 100)
 	b.must("Go's SetRate", busy.SetRate(b.ctx, rate))
 	members := []member{javaMember(t, old, busy.Name()), javaMember(t, recent, busy.Name()), goMember(t, busy)}
@@ -45,7 +47,9 @@ func TestFleetFailover(t *testing.T) {
 		j.work(t, func() bool { return since.Load() != nil && j.allGot(members, 10, *since.Load()) }, members...)
 	})
 	t.Cleanup(load.Wait)
-	b.eventually("each member is granted permits by the old master", patience, func() bool { return j.allGot(members, 10, begun) })
+	b.eventually(
+		"each member is granted permits by the old master", patience, func() bool { return j.allGot(members, 10, begun) },
+	)
 	long := newLongLimiter(b, old, recent)
 	long.eachTakes(10)
 	if n := rdb.Wait(b.ctx, 1, 10*time.Second).Val(); n != 1 {
@@ -62,7 +66,8 @@ func TestFleetFailover(t *testing.T) {
 	time.Sleep(rate.Interval)
 	servers.Replaced(master)
 	replaced := time.Now()
-	ofReplica := replica.Monitor() // only now: the server disconnected its clients when it became the master
+	// only now: the server disconnected its clients when it became the master
+	ofReplica := replica.Monitor()
 	since.Store(&replaced)
 	load.Wait()
 	over := time.Now()
@@ -91,10 +96,13 @@ func TestFleetFailover(t *testing.T) {
 	long.holds(30, 42)
 }
 
-// inTime removes the calls on a limiter that carry a time at least an interval old, with all their effects, and returns
-// how many permits they were granted. Only Redisson sends such calls: it repeats a failed call with its original time.
-// Grants of that time count as expired at once, so they exceed the rate, with or without Go in the fleet.
-func inTime(t *testing.T, commands []redistest.Command, name string, interval time.Duration) (rest []redistest.Command, permits int64) {
+// inTime removes the calls on a limiter that carry a time at least an interval old, with all their
+// effects, and returns how many permits they were granted. Only Redisson sends such calls: it
+// repeats a failed call with its original time. Grants of that time count as expired at once, so
+// they exceed the rate, with or without Go in the fleet.
+func inTime(
+	t *testing.T, commands []redistest.Command, name string, interval time.Duration,
+) (rest []redistest.Command, permits int64) {
 	late := false
 	for _, c := range commands {
 		if !c.Lua {
@@ -123,9 +131,10 @@ func (j *journal) goesOn(member string, after time.Time) time.Duration {
 	return first
 }
 
-// documented reports whether a caller must expect the error when servers fail. That is ErrOutcomeUnknown for a call
-// that may have been executed, os.ErrDeadlineExceeded for one whose time ended before it was sent, and an error of the
-// redis client or the server for one that was not executed.
+// documented reports whether a caller must expect the error when servers fail. That is
+// ErrOutcomeUnknown for a call that may have been executed, os.ErrDeadlineExceeded for one whose
+// time ended before it was sent, and an error of the redis client or the server for one that was
+// not executed.
 func documented(err error) bool {
 	var answer redis.Error
 	var network *net.OpError
@@ -164,8 +173,8 @@ func (l *longLimiter) eachTakes(n int64) {
 	}
 }
 
-// holds fails unless, of all permits granted before the failover, exactly known are recorded after it, and the callers
-// together can exceed the rate by exactly the lost ones.
+// holds fails unless, of all permits granted before the failover, exactly known are recorded after
+// it, and the callers together can exceed the rate by exactly the lost ones.
 func (l *longLimiter) holds(known, granted int64) {
 	l.Helper()
 	state, err := l.client().RateLimiter(l.name).State(l.ctx)

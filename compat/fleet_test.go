@@ -17,8 +17,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// fleet_test.go tests fleets in which an old Redisson, a recent one and this library share limiters on one server. Each
-// scenario has a file of its own. Fleets on a cluster are in cluster_test.go, behind Sentinel in failover_test.go.
+// fleet_test.go tests fleets in which an old Redisson, a recent one and this library share limiters
+// on one server. Each scenario has a file of its own. Fleets on a cluster are in cluster_test.go,
+// behind Sentinel in failover_test.go.
 
 // A mixed fleet is Redisson 3.17.5, Redisson 4.7.0 and Go on one server.
 type mixed struct {
@@ -70,8 +71,8 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// A member of a fleet acquires for a while, and reports each grant and each error. acquire returns whether it can be
-// called again.
+// A member of a fleet acquires for a while, and reports each grant and each error. acquire returns
+// whether it can be called again.
 type member struct {
 	name    string
 	acquire func(work redisson.Work, report func(redisson.Grant, error)) bool
@@ -95,7 +96,8 @@ func javaMember(t *testing.T, java *redisson.Process, name string) member {
 	}}
 }
 
-// goMember returns a member that runs goroutines in this process, twice as many as a Java member has threads.
+// goMember returns a member that runs goroutines in this process, twice as many as a Java member
+// has threads.
 func goMember(t *testing.T, l *rratelimiter.Limiter) member {
 	return member{"Go", func(work redisson.Work, report func(redisson.Grant, error)) bool {
 		work.Threads *= 2
@@ -104,7 +106,8 @@ func goMember(t *testing.T, l *rratelimiter.Limiter) member {
 	}}
 }
 
-// A journal collects the grants and errors of the members of a fleet, by member name. mu guards log, grants and faults.
+// A journal collects the grants and errors of the members of a fleet, by member name. mu guards
+// log, grants and faults.
 type journal struct {
 	spell time.Duration // how long a member works at a time; 500 ms when 0
 
@@ -118,8 +121,8 @@ func newJournal() *journal {
 	return &journal{grants: map[string][]redisson.Grant{}, faults: map[string][]error{}}
 }
 
-// work lets each member acquire in two ways at once, blocked and polling, in short runs until enough returns true. It
-// fails the test after a limit that suits a busy machine.
+// work lets each member acquire in two ways at once, blocked and polling, in short runs until
+// enough returns true. It fails the test after a limit that suits a busy machine.
 func (j *journal) work(t *testing.T, enough func() bool, members ...member) {
 	t.Helper()
 	const limit = time.Minute

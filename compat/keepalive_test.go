@@ -9,8 +9,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
 )
 
-// keepalive_test.go: a limiter with a keep-alive gets a new rate from a Redisson without support for keep-alives
-// (before 3.38.0). It writes rate, interval and type, but leaves the keep-alive in the hash and the TTL on the key.
+// keepalive_test.go: a limiter with a keep-alive gets a new rate from a Redisson without support
+// for keep-alives (before 3.38.0). It writes rate, interval and type, but leaves the keep-alive in
+// the hash and the TTL on the key.
 
 func keptAlive(f *mixed) {
 	const alive, nearlyOver = 10 * time.Minute, time.Minute
@@ -85,7 +86,8 @@ func keptAlive(f *mixed) {
 				}
 			}
 		}
-		// The keep-alive ends long before the interval: the limiter expires together with the records of its grants.
+		// The keep-alive ends long before the interval: the limiter expires together with the records of
+		// its grants.
 		for _, key := range []string{l.Name(), valueKey(l.Name()), permitsKey(l.Name())} {
 			b.must("PEXPIRE", f.rdb.PExpire(b.ctx, key, 0).Err())
 		}

@@ -12,10 +12,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// TestGoGetsFreePermitsInTime: what Go leaves to Redisson costs no caller its answer. A caller alone, on a limiter with records
-// of Java, takes all permits again and again. Its time to wait is 0.1 s longer than the interval, so it ends within the head
-// start of Redisson. Without a last call all calls are refused that have to wait. On a busy machine a deadline can be missed: 4
-// of 20 calls with a load of 9 on two processors. So a test fails only if all are refused.
+// TestGoGetsFreePermitsInTime: what Go leaves to Redisson costs no caller its answer. A caller
+// alone, on a limiter with records of Java, takes all permits again and again. Its time to wait is
+// 0.1 s longer than the interval, so it ends within the head start of Redisson. Without a last call
+// all calls are refused that have to wait. On a busy machine a deadline can be missed: 4 of 20
+// calls with a load of 9 on two processors. So a test fails only if all are refused.
 func TestGoGetsFreePermitsInTime(t *testing.T) {
 	server := redistest.Real(t)
 	waits := map[string]func(ctx context.Context, l *rratelimiter.Limiter, n int64, most time.Duration) (bool, error){

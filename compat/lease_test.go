@@ -9,14 +9,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// lease_test.go lets a Java process compete with Go processes that take permits ahead of demand (WithLease).
+// lease_test.go lets a Java process compete with Go processes that take permits ahead of demand
+// (WithLease).
 
-// contendWithLeases lets Go processes take permits ahead. In the first interval these hold leases; then the rate is in
-// use, and they take nothing ahead any more.
+// contendWithLeases lets Go processes take permits ahead. In the first interval these hold leases;
+// then the rate is in use, and they take nothing ahead any more.
 func contendWithLeases(t *testing.T, server *redistest.Server, f fleet) {
 	f.lease = 25 * time.Millisecond
 	ahead := 0
-	for _, r := range f.rounds(t, server, "contention:leases", true, 2, 0.75) { // permits of leases expire up to an eighth of the interval late
+	// permits of leases expire up to an eighth of the interval late
+	for _, r := range f.rounds(t, server, "contention:leases", true, 2, 0.75) {
 		for _, s := range r.scores {
 			if s.At > s.Added+time.Millisecond.Microseconds() {
 				ahead++
@@ -29,8 +31,8 @@ func contendWithLeases(t *testing.T, server *redistest.Server, f fleet) {
 	}
 }
 
-// heldOf is scoresOf where clients give permits back, too: each record counts from when it was written until it was
-// removed, by the server's clock.
+// heldOf is scoresOf where clients give permits back, too: each record counts from when it was
+// written until it was removed, by the server's clock.
 func heldOf(t *testing.T, commands []redistest.Command, key string, until time.Time) (scores []window.Score) {
 	t.Helper()
 	written := map[string]int{} // index by member

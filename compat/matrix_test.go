@@ -40,7 +40,12 @@ var checks = []check{
 		javaFirst(redisson.PerClient)(b, name+":java")
 		goFirst(redisson.PerClient)(b, name+":go")
 	}},
-	{name: "Java reads Go's records", run: javaReadsRecords, otherwise: "except `availablePermits`", otherwiseTo: "3.13.4"},
+	{
+		name:        "Java reads Go's records",
+		run:         javaReadsRecords,
+		otherwise:   "except `availablePermits`",
+		otherwiseTo: "3.13.4",
+	},
 	{name: "Go reads Java's records", run: goReadsRecords},
 	{name: "TTL by Java", run: ttlByJava},
 	{name: "TTL by Go", run: ttlByGo},
@@ -50,8 +55,8 @@ var checks = []check{
 	{name: "release", since: "3.52.0", run: release},
 }
 
-// TestMatrix runs every check with every version, or with -all every release, and compares the results with the tables
-// of README.md.
+// TestMatrix runs every check with every version, or with -all every release, and compares the
+// results with the tables of README.md.
 func TestMatrix(t *testing.T) {
 	versions := redisson.Versions
 	if *all {
@@ -77,7 +82,9 @@ func TestMatrix(t *testing.T) {
 						results[version] = row
 					}
 				}()
-				b := &bench{T: t, ctx: t.Context(), rdb: server.Client(), java: redisson.Start(t, version, redisson.Addr(server.Addr))}
+				b := &bench{
+					T: t, ctx: t.Context(), rdb: server.Client(), java: redisson.Start(t, version, redisson.Addr(server.Addr)),
+				}
 				t.Run("is noticed", func(t *testing.T) { isNoticed(t, server, b.java) })
 				t.Run("methods", func(t *testing.T) { listed.compare(t, b.java) })
 				t.Run("configuration alone", func(t *testing.T) {
@@ -113,8 +120,8 @@ func TestMatrix(t *testing.T) {
 	compareTable(t, versions, rows)
 }
 
-// isNoticed: the first call of a Redisson version leaves traces on its server that a Go client looks for; a Go client does
-// not.
+// isNoticed: the first call of a Redisson version leaves traces on its server that a Go client
+// looks for; a Go client does not.
 func isNoticed(t *testing.T, server *redistest.Server, java *redisson.Process) {
 	var core *dispatch.Client
 	limiter := rratelimiter.NewClient(showing(&core, server.Client()), rratelimiter.WithCallTimeout(patience)).
@@ -192,8 +199,8 @@ const (
 	tableEnd   = "<!-- /matrix -->"
 )
 
-// compareTable compares the rows of some versions with the page, which has a row for every release, and with the update
-// flag writes them there.
+// compareTable compares the rows of some versions with the page, which has a row for every release,
+// and with the update flag writes them there.
 func compareTable(t *testing.T, versions, rows []string) {
 	t.Helper()
 	content, err := os.ReadFile(page)
@@ -232,7 +239,8 @@ func compareTable(t *testing.T, versions, rows []string) {
 	}
 }
 
-// TestTheTableHasEveryRelease checks that the table has all releases; most runs compare only some rows.
+// TestTheTableHasEveryRelease checks that the table has all releases; most runs compare only some
+// rows.
 func TestTheTableHasEveryRelease(t *testing.T) {
 	content, err := os.ReadFile(page)
 	if err != nil {
@@ -277,12 +285,14 @@ func goType(t redisson.Type) rratelimiter.RateType {
 	return rratelimiter.Overall
 }
 
-// javaFirst: Java sets the rate and takes some permits; Go reads the rate and takes the rest; then neither finds a free
-// permit.
+// javaFirst: Java sets the rate and takes some permits; Go reads the rate and takes the rest; then
+// neither finds a free permit.
 func javaFirst(kind redisson.Type) func(*bench, string) {
 	return func(b *bench, name string) {
 		l := b.limiter(name)
-		want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Type: kind, Permits: 5, Interval: time.Minute}))
+		want(b, "Java's trySetRate", true)(
+			b.java.TrySetRate(b.ctx, name, redisson.Rate{Type: kind, Permits: 5, Interval: time.Minute}),
+		)
 		want(b, "Go's Config", rratelimiter.Rate{Type: goType(kind), Permits: 5, Interval: time.Minute})(l.Config(b.ctx))
 		want(b, "Go's TrySetRate", false)(l.TrySetRate(b.ctx, rratelimiter.PerSecond(1)))
 		want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name, 2))
@@ -297,7 +307,9 @@ func goFirst(kind redisson.Type) func(*bench, string) {
 	return func(b *bench, name string) {
 		l := b.limiter(name)
 		rate := redisson.Rate{Type: kind, Permits: 5, Interval: time.Minute}
-		want(b, "Go's TrySetRate", true)(l.TrySetRate(b.ctx, rratelimiter.Rate{Type: goType(kind), Permits: 5, Interval: time.Minute}))
+		want(b, "Go's TrySetRate", true)(
+			l.TrySetRate(b.ctx, rratelimiter.Rate{Type: goType(kind), Permits: 5, Interval: time.Minute}),
+		)
 		want(b, "Java's getConfig", rate)(b.java.Config(b.ctx, name))
 		want(b, "Java's trySetRate", false)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 1, Interval: time.Second}))
 		want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 2))
@@ -310,8 +322,9 @@ func goFirst(kind redisson.Type) func(*bench, string) {
 // comparesWithRate is the first version that compares every request with the rate.
 const comparesWithRate = "3.14.0"
 
-// zeroRate: a rate of 0, set by Java, by Go, or by Go over another rate, refuses every request of both. Java's methods throw,
-// those that wait, too; the oldest releases compare a request with the rate only where no free permits are stored.
+// zeroRate: a rate of 0, set by Java, by Go, or by Go over another rate, refuses every request of
+// both. Java's methods throw, those that wait, too; the oldest releases compare a request with the
+// rate only where no free permits are stored.
 func zeroRate(b *bench, name string) {
 	for who, set := range map[string]func(l *rratelimiter.Limiter) error{
 		"Java's trySetRate": func(l *rratelimiter.Limiter) error {
@@ -331,7 +344,9 @@ func zeroRate(b *bench, name string) {
 		l := b.limiter(name + ":" + who)
 		b.must(who, set(l))
 		want(b, "Go's Config", rratelimiter.PerMinute(0))(l.Config(b.ctx))
-		want(b, "Java's getConfig", redisson.Rate{Type: redisson.Overall, Interval: time.Minute})(b.java.Config(b.ctx, l.Name()))
+		want(b, "Java's getConfig", redisson.Rate{Type: redisson.Overall, Interval: time.Minute})(
+			b.java.Config(b.ctx, l.Name()),
+		)
 		for range 2 { // the first call of Go stores the free permits
 			for what, call := range map[string]func() (bool, error){
 				"tryAcquire":                func() (bool, error) { return b.java.TryAcquire(b.ctx, l.Name(), 1) },
@@ -339,7 +354,8 @@ func zeroRate(b *bench, name string) {
 			} {
 				ok, err := call()
 				if failure := (*redisson.Error)(nil); ok || err != nil && !errors.As(err, &failure) ||
-					!before(b.java.Version(), comparesWithRate) && (err == nil || !strings.Contains(err.Error(), "exceed defined rate")) {
+					!before(b.java.Version(), comparesWithRate) &&
+						(err == nil || !strings.Contains(err.Error(), "exceed defined rate")) {
 					b.Fatalf("%s, then Java's %s: %v, %v", who, what, ok, err)
 				}
 			}
@@ -375,7 +391,8 @@ func (b *bench) nothingLeft(l *rratelimiter.Limiter, name string) {
 
 const recordsInterval = 900 * time.Millisecond
 
-// twoGrants takes 3 and then 4 of 10 permits, far enough apart that the first expires well before the second.
+// twoGrants takes 3 and then 4 of 10 permits, far enough apart that the first expires well before
+// the second.
 func (b *bench) twoGrants(take func(n int64) (bool, error)) {
 	b.Helper()
 	want(b, "the first grant", true)(take(3))
@@ -383,8 +400,8 @@ func (b *bench) twoGrants(take func(n int64) (bool, error)) {
 	want(b, "the second grant", true)(take(4))
 }
 
-// javaReadsRecords: Go's records expire one by one in Java's own script, which has to unpack them. The availablePermits
-// of 3.13.3 fails on any expired record, also on its own.
+// javaReadsRecords: Go's records expire one by one in Java's own script, which has to unpack them.
+// The availablePermits of 3.13.3 fails on any expired record, also on its own.
 func javaReadsRecords(b *bench, name string) {
 	own := before(b.java.Version(), "3.13.4")
 	see := func(name string) (int64, error) { return b.java.Available(b.ctx, name) }
@@ -419,8 +436,8 @@ func javaReadsRecords(b *bench, name string) {
 	}
 }
 
-// freeByTrying makes Java's tryAcquire update the free permits by a request above the rate. Where no record is live the
-// call fails, as in all releases, but only after the update.
+// freeByTrying makes Java's tryAcquire update the free permits by a request above the rate. Where
+// no record is live the call fails, as in all releases, but only after the update.
 func (b *bench) freeByTrying(name string) (int64, error) {
 	granted, err := b.java.TryAcquire(b.ctx, name, 11)
 	if granted || err != nil && !strings.Contains(err.Error(), "unpack") {
@@ -429,8 +446,8 @@ func (b *bench) freeByTrying(name string) (int64, error) {
 	return b.rdb.Get(b.ctx, valueKey(name)).Int64()
 }
 
-// goReadsRecords is the reverse of javaReadsRecords; Go also unpacks every member itself. On a busy machine the first record
-// may expire before Java writes the second one.
+// goReadsRecords is the reverse of javaReadsRecords; Go also unpacks every member itself. On a busy
+// machine the first record may expire before Java writes the second one.
 func goReadsRecords(b *bench, name string) {
 	for attempt := range 10 {
 		if b.goReads(fmt.Sprint(name, ":", attempt)) {
@@ -440,10 +457,13 @@ func goReadsRecords(b *bench, name string) {
 	b.Fatal("Java never wrote two records within an interval")
 }
 
-// goReads reports whether Java wrote two records within an interval, and fails the check unless Go reads them.
+// goReads reports whether Java wrote two records within an interval, and fails the check unless Go
+// reads them.
 func (b *bench) goReads(name string) bool {
 	l := b.limiter(name)
-	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 10, Interval: recordsInterval}))
+	want(b, "Java's trySetRate", true)(
+		b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 10, Interval: recordsInterval}),
+	)
 	began := time.Now()
 	b.twoGrants(func(n int64) (bool, error) { return b.java.TryAcquire(b.ctx, name, n) })
 	members, err := b.rdb.ZRangeWithScores(b.ctx, permitsKey(name), 0, -1).Result()
@@ -512,8 +532,8 @@ func ttlByJava(b *bench, name string) {
 	b.stateLives(name, time.Minute)
 }
 
-// ttlByGo: Go's expire applies to the existing state, and to what Java writes, where that version gives the state the
-// TTL of the configuration.
+// ttlByGo: Go's expire applies to the existing state, and to what Java writes, where that version
+// gives the state the TTL of the configuration.
 func ttlByGo(b *bench, name string) {
 	l := b.limiter(name)
 	want(b, "Go's TrySetRate", true)(l.TrySetRate(b.ctx, rratelimiter.Rate{Permits: 5, Interval: time.Minute}))
@@ -542,18 +562,21 @@ func newRateByJava(b *bench, name string) {
 	if before(b.java.Version(), "4.4.0") {
 		return
 	}
-	want(b, "Java's updateRate", true)(b.java.UpdateRate(b.ctx, name, redisson.Rate{Permits: 9, Interval: time.Minute, KeepState: true}))
+	want(b, "Java's updateRate", true)(
+		b.java.UpdateRate(b.ctx, name, redisson.Rate{Permits: 9, Interval: time.Minute, KeepState: true}),
+	)
 	want(b, "Go's AvailablePermits", int64(4))(l.AvailablePermits(b.ctx))
 }
 
-// keepAlive: each side renews a limiter with a keep-alive that the other set. Redisson before 3.38 does not support
-// keep-alives, so a limiter that only it uses expires. 3.37.0 accepts one as a TTL but never renews it.
+// keepAlive: each side renews a limiter with a keep-alive that the other set. Redisson before 3.38
+// does not support keep-alives, so a limiter that only it uses expires. 3.37.0 accepts one as a TTL
+// but never renews it.
 func keepAlive(b *bench, name string) {
 	const alive = 1500 * time.Millisecond
 	l := b.limiter(name)
 	goRate := rratelimiter.Rate{Permits: 5, Interval: 100 * time.Millisecond, KeepAlive: alive}
-	// renew reports whether the limiter stays alive while it is used. If the machine stalled too long to decide, the
-	// limiter is created and used again.
+	// renew reports whether the limiter stays alive while it is used. If the machine stalled too long
+	// to decide, the limiter is created and used again.
 	renew := func(take func() (bool, error)) (lives bool) {
 		for range 10 {
 			used, late := time.Now(), false

@@ -18,8 +18,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
 )
 
-// methods_test.go compares the table of methods in README.md with both sides: its methods are those of each
-// release of Redisson, and the Go calls that it names exist.
+// methods_test.go compares the table of methods in README.md with both sides: its methods are those
+// of each release of Redisson, and the Go calls that it names exist.
 
 const (
 	methodsBegin = "<!-- methods: checked by make test -->"
@@ -28,8 +28,9 @@ const (
 
 // A method is a method of Redisson in the table.
 type method struct {
-	since string   // the first release that has it
-	calls []string // the Go equivalents, such as Limiter.Acquire, Client.AllowAll, KeepState; none if there is none
+	since string // the first release that has it
+	// the Go equivalents, such as Limiter.Acquire, Client.AllowAll, KeepState; none if there is none
+	calls []string
 }
 
 // methods are listed by signature, in the form of Process.Methods.
@@ -119,7 +120,9 @@ func configurationAlone(b *bench, name string) {
 	third := b.limiter(name + ":third")
 	want(b, "Go's AvailablePermits after Rename", int64(1))(third.AvailablePermits(b.ctx))
 	want(b, "Go's Delete", true)(third.Delete(b.ctx))
-	want(b, "the keys left by Delete", int64(0))(b.rdb.Exists(b.ctx, name+":third", valueKey(name+":third"), permitsKey(name+":third")).Result())
+	want(b, "the keys left by Delete", int64(0))(
+		b.rdb.Exists(b.ctx, name+":third", valueKey(name+":third"), permitsKey(name+":third")).Result(),
+	)
 
 	want(b, "Java's tryAcquire of -1", true)(b.java.TryAcquire(b.ctx, name+":new", -1))
 	want(b, "what is free then", int64(6))(b.java.Available(b.ctx, name+":new"))

@@ -15,7 +15,8 @@ import (
 
 // oddNames are names that Java strings can hold, which is Unicode text.
 var oddNames = []string{
-	"", " ", "a{b", "a}b", "a{}b", "{", "}", "{}", "{}x", "x{", "{tag}x", "x{tag}", "{a}{b}", "a\x00b", "a\r\nb", "*?[a]\\", "%s", "'\"", "a:b:value",
+	"", " ", "a{b", "a}b", "a{}b", "{", "}", "{}", "{}x", "x{", "{tag}x", "x{tag}", "{a}{b}", "a\x00b", "a\r\nb",
+	"*?[a]\\", "%s", "'\"", "a:b:value",
 	"заказы", "注文", "\U0001f6a6", "e\u0301", "\u00e9", "\u202eabc", "\ufffd",
 }
 
@@ -27,11 +28,13 @@ func TestOddNamesMeet(t *testing.T) {
 			rdb := server.Client()
 			java := redisson.Start(t, version, redisson.Addr(server.Addr))
 			for _, name := range oddNames {
-				l := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(patience)).RateLimiter(name, rratelimiter.WithRecordFormat(rratelimiter.Redisson313))
+				l := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(patience)).
+					RateLimiter(name, rratelimiter.WithRecordFormat(rratelimiter.Redisson313))
 				if err := rdb.FlushDB(t.Context()).Err(); err != nil {
 					t.Fatal(err)
 				}
-				if set, err := java.TrySetRate(t.Context(), name, redisson.Rate{Permits: 10, Interval: time.Minute}); !set || err != nil {
+				if set, err := java.TrySetRate(t.Context(), name, redisson.Rate{Permits: 10, Interval: time.Minute}); !set ||
+					err != nil {
 					t.Errorf("%q: Java sets the rate: %v, %v", name, set, err)
 					continue
 				}

@@ -17,9 +17,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// newrate_test.go: a Redisson raises a rate from 10 to 100 while all members of the fleet take permits. Go sees the new
-// rate at its next call; a blocked caller shortens its sleep to poll for it. A blocked thread of Redisson sleeps for
-// the time that it got under the old rate.
+// newrate_test.go: a Redisson raises a rate from 10 to 100 while all members of the fleet take
+// permits. Go sees the new rate at its next call; a blocked caller shortens its sleep to poll for
+// it. A blocked thread of Redisson sleeps for the time that it got under the old rate.
 
 const (
 	lowRate  = 10
@@ -68,7 +68,8 @@ func newRates(f *mixed) {
 	}
 }
 
-// underLoad: each member gets a share of the new rate, and the members together use up the rate without exceeding it.
+// underLoad: each member gets a share of the new rate, and the members together use up the rate
+// without exceeding it.
 func underLoad(f *mixed, r raise) {
 	limiter := f.limiter("raised:" + r.name)
 	b := f.beside(f.old)
@@ -80,7 +81,9 @@ func underLoad(f *mixed, r raise) {
 	monitor := redistest.Monitor(f, f.server.Addr, func(c redistest.Command) bool {
 		return len(c.Args) > 3 && (c.Args[1] == permitsKey(limiter.Name()) || c.Args[3] == limiter.Name()) || raises(c)
 	})
-	members := []member{javaMember(f.T, f.old, limiter.Name()), javaMember(f.T, f.recent, limiter.Name()), goMember(f.T, limiter)}
+	members := []member{
+		javaMember(f.T, f.old, limiter.Name()), javaMember(f.T, f.recent, limiter.Name()), goMember(f.T, limiter),
+	}
 	j := newJournal()
 	// The old rate would not grant this many permits within the time.
 	const each, all, within = 20, 300, 20 * time.Second
@@ -101,8 +104,8 @@ func underLoad(f *mixed, r raise) {
 	commands := monitor.Stop()
 	want(b, "Go's Config", rratelimiter.PerSecond(highRate))(limiter.Config(b.ctx))
 
-	// A client dates its call before the server executes it, so which rate granted a record shows in the order of
-	// the commands, not in the record's score.
+	// A client dates its call before the server executes it, so which rate granted a record shows in
+	// the order of the commands, not in the record's score.
 	at := slices.IndexFunc(commands, raises)
 	if at < 0 {
 		f.Fatalf("the server executed no HSET of the new rate; %d commands were seen", len(commands))
@@ -123,9 +126,11 @@ func underLoad(f *mixed, r raise) {
 	if r.keeps {
 		most = highRate
 	}
-	f.Logf("windows hold %d of %d permits before, %d of %d after, %d across; in %v %.1f %% of what the new rate allows is used: %s",
+	f.Logf(
+		"windows hold %d of %d permits before, %d of %d after, %d across; in %v %.1f %% of what the new rate allows is used: %s",
 		largest(lower), lowRate, largest(higher), highRate, largest(scores), over.Sub(raised),
-		100*float64(used)/highRate/over.Sub(raised).Seconds(), j.summary(members))
+		100*float64(used)/highRate/over.Sub(raised).Seconds(), j.summary(members),
+	)
 	if largest(lower) > lowRate || largest(higher) > highRate || largest(scores) > most {
 		f.Errorf("a window across holds up to %d permits, want %d", largest(scores), most)
 	}
@@ -139,8 +144,8 @@ func underLoad(f *mixed, r raise) {
 	}
 }
 
-// inALongSleep: a blocked Go caller is served within the time that it has waited before the new rate, plus one second.
-// A blocked thread of Redisson sleeps on.
+// inALongSleep: a blocked Go caller is served within the time that it has waited before the new
+// rate, plus one second. A blocked thread of Redisson sleeps on.
 func inALongSleep(f *mixed, r raise) {
 	const interval, callers = time.Minute, 5
 	var core *dispatch.Client

@@ -22,7 +22,8 @@ func TestNumbersThatOnlyRedissonAccepts(t *testing.T) {
 			t.Parallel()
 			java := redisson.Start(t, version, redisson.Addr(server.Addr))
 			for name, run := range map[string]func(b *bench, name string){
-				"negative timeouts": negativeTimeouts, "negative requests": negativeRequests, "long times": longTimes, "negative rate": negativeRate,
+				"negative timeouts": negativeTimeouts, "negative requests": negativeRequests, "long times": longTimes,
+				"negative rate": negativeRate,
 			} {
 				t.Run(name, func(t *testing.T) {
 					run(&bench{T: t, ctx: t.Context(), rdb: server.Client(), java: java}, "numbers:"+version+":"+name)
@@ -32,8 +33,8 @@ func TestNumbersThatOnlyRedissonAccepts(t *testing.T) {
 	}
 }
 
-// negativeTimeouts: a timeout of 0 is one try. So is a negative one in Go. Redisson waits without a limit: 4.7.0 for -1 ms,
-// 3.17.5 for any negative timeout.
+// negativeTimeouts: a timeout of 0 is one try. So is a negative one in Go. Redisson waits without a
+// limit: 4.7.0 for -1 ms, 3.17.5 for any negative timeout.
 func negativeTimeouts(b *bench, name string) {
 	const enough = time.Second // to tell a wait from a try
 	for _, ms := range []int64{0, -1, -2, -60_000} {
@@ -55,12 +56,14 @@ func negativeTimeouts(b *bench, name string) {
 	}
 }
 
-// negativeRequests: Redisson grants a request for -n permits and has n permits more than the rate. The first call of Go
-// corrects that, and then both grant the rate.
+// negativeRequests: Redisson grants a request for -n permits and has n permits more than the rate.
+// The first call of Go corrects that, and then both grant the rate.
 func negativeRequests(b *bench, name string) {
 	for _, n := range []int64{1, 1 << 31} {
 		name := fmt.Sprint(name, n)
-		want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 10, Interval: 30 * 24 * time.Hour}))
+		want(b, "Java's trySetRate", true)(
+			b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 10, Interval: 30 * 24 * time.Hour}),
+		)
 		want(b, "Java's tryAcquire of a negative number", true)(b.java.TryAcquire(b.ctx, name, -n))
 		want(b, "Java's availablePermits", 10+n)(b.java.Available(b.ctx, name))
 		l := b.limiter(name)

@@ -7,8 +7,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
 )
 
-// pages_test.go runs the Java code at the start of the README and the guide next to the Go code that shares its limit.
-// The tests of examples/guide check that it is the same Java code, line by line.
+// pages_test.go runs the Java code at the start of the README and the guide next to the Go code
+// that shares its limit. The tests of examples/guide check that it is the same Java code, line by
+// line.
 
 func javaOfThePages(f *mixed) {
 	for _, java := range []*redisson.Process{f.old, f.recent} {
@@ -26,13 +27,15 @@ func javaOfThePages(f *mixed) {
 				return err
 			}},
 		} {
-			f.Run(java.Version()+" "+page.name, func(t *testing.T) { sharesOrders(f.in(t).beside(java), page.permits, page.run) })
+			f.Run(
+				java.Version()+" "+page.name, func(t *testing.T) { sharesOrders(f.in(t).beside(java), page.permits, page.run) },
+			)
 		}
 	}
 }
 
-// sharesOrders: of the 100 permits per second that Java sets, Go is granted those that Java did not take. If the
-// machine stalled until these were free again, the test starts again.
+// sharesOrders: of the 100 permits per second that Java sets, Go is granted those that Java did not
+// take. If the machine stalled until these were free again, the test starts again.
 func sharesOrders(b *bench, taken int64, page func(t *testing.T) error) {
 	orders := b.client().RateLimiter("orders")
 	b.eventually("Java and Go have the same 100 permits", patience, func() bool {

@@ -16,8 +16,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/snapshot"
 )
 
-// states_test.go maintains ../testdata: limiters as each Redisson leaves them, for the tests that run without Java.
-// ../testdata/README.md describes the states, and ../internal/tests/redisson/testdata_test.go checks them.
+// states_test.go maintains ../testdata: limiters as each Redisson leaves them, for the tests that
+// run without Java. ../testdata/README.md describes the states, and
+// ../internal/tests/redisson/testdata_test.go checks them.
 
 const statesDir = "../testdata"
 
@@ -86,8 +87,8 @@ func taken(ctx context.Context, java *redisson.Process, name string, rate rediss
 	return err
 }
 
-// TestStates lets each Redisson produce its states again, and compares them with the stored ones. With -update it
-// stores the new ones.
+// TestStates lets each Redisson produce its states again, and compares them with the stored ones.
+// With -update it stores the new ones.
 func TestStates(t *testing.T) {
 	server := redistest.Real(t)
 	rdb := server.Client()
@@ -143,13 +144,16 @@ func keep(t *testing.T, s *snapshot.Snapshot, file string) {
 	}
 }
 
-// shape describes the parts of a state that are the same each time: all but ids, times and remaining TTLs.
+// shape describes the parts of a state that are the same each time: all but ids, times and
+// remaining TTLs.
 func shape(t *testing.T, s *snapshot.Snapshot) string {
 	t.Helper()
 	if s.Config == nil {
 		return "no configuration"
 	}
-	fields := slices.SortedFunc(slices.Values(s.Config.Fields), func(a, b snapshot.Field) int { return cmp.Compare(a.Name, b.Name) })
+	fields := slices.SortedFunc(
+		slices.Values(s.Config.Fields), func(a, b snapshot.Field) int { return cmp.Compare(a.Name, b.Name) },
+	)
 	text := fmt.Sprintf("%v, lives %s", fields, rounded(s.Config.TTL))
 	pair := func(owner string, st snapshot.State) {
 		if st.Value != nil {
@@ -163,7 +167,9 @@ func shape(t *testing.T, s *snapshot.Snapshot) string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			text += fmt.Sprintf("; %s record of %d bytes, id of %d, %d permits", owner, len(r.Member), len(record.ID), record.Permits)
+			text += fmt.Sprintf(
+				"; %s record of %d bytes, id of %d, %d permits", owner, len(r.Member), len(record.ID), record.Permits,
+			)
 		}
 		text += fmt.Sprintf(", live %s", rounded(st.Permits.TTL))
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// suite_test.go has the behaviours that Redisson's own suite tests, seen from Java, while Go uses the same limiter: Go
-// takes permits where the test says so, and reads the limiter all the time. Each behaviour is named after the test
-// cases that it covers; the code is our own.
+// suite_test.go has the behaviours that Redisson's own suite tests, seen from Java, while Go uses
+// the same limiter: Go takes permits where the test says so, and reads the limiter all the time.
+// Each behaviour is named after the test cases that it covers; the code is our own.
 
 // A behaviour is what Java must observe.
 type behaviour struct {
@@ -66,8 +66,8 @@ func TestRedissonsSuite(t *testing.T) {
 	}
 }
 
-// look makes a separate Go client read everything about the limiter until the test ends, and fails on impossible
-// values.
+// look makes a separate Go client read everything about the limiter until the test ends, and fails
+// on impossible values.
 func (b *bench) look(name string) {
 	b.Helper()
 	l := b.client().RateLimiter(name)
@@ -131,7 +131,8 @@ func suiteKeepAlive(b *bench, name string) {
 		if _, err := b.java.TryAcquire(b.ctx, name, 1); err != nil && asked.Sub(last) < alive/2 && time.Since(last) < alive {
 			b.Fatalf("%v after its last use: %v", time.Since(last), err)
 		} else if err != nil {
-			want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, rate)) // the machine stalled and the limiter expired
+			// the machine stalled and the limiter expired
+			want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, rate))
 		}
 		last = asked
 	}
@@ -160,11 +161,14 @@ func suiteExpire2(b *bench, name string) {
 	b.gone(name)
 }
 
-// suiteRateValue: under concurrent use Java never sees more free permits than the rate, nor fewer than 0.
+// suiteRateValue: under concurrent use Java never sees more free permits than the rate, nor fewer
+// than 0.
 func suiteRateValue(b *bench, name string) {
 	l := b.limiter(name)
 	const rate = 10
-	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: rate, Interval: 200 * time.Millisecond}))
+	want(b, "Java's trySetRate", true)(
+		b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: rate, Interval: 200 * time.Millisecond}),
+	)
 	var wg sync.WaitGroup
 	for until := time.Now().Add(1500 * time.Millisecond); time.Now().Before(until); {
 		wg.Go(func() {
@@ -188,7 +192,8 @@ func suiteRateValue(b *bench, name string) {
 	})
 }
 
-// suiteAcquisitionInterval: permits that Go and Java took at different times expire at different times.
+// suiteAcquisitionInterval: permits that Go and Java took at different times expire at different
+// times.
 func suiteAcquisitionInterval(b *bench, name string) {
 	l := b.limiter(name)
 	const interval = time.Second
@@ -214,10 +219,13 @@ func suiteRateConfig(b *bench, name string) {
 	want(b, "Go's TrySetRate", false)(l.TrySetRate(b.ctx, rratelimiter.PerMinute(100)))
 	want(b, "Java's trySetRate", false)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 100, Interval: time.Minute}))
 	want(b, "Java's getConfig", rate)(b.java.Config(b.ctx, name))
-	want(b, "Go's Config", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 1, Interval: 5 * time.Second})(l.Config(b.ctx))
+	want(b, "Go's Config", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 1, Interval: 5 * time.Second})(
+		l.Config(b.ctx),
+	)
 }
 
-// suiteAvailable: without a rate there are no permits, then the rate less what was taken, then all again.
+// suiteAvailable: without a rate there are no permits, then the rate less what was taken, then all
+// again.
 func suiteAvailable(b *bench, name string) {
 	l := b.limiter(name)
 	if _, err := b.java.Available(b.ctx, name); err == nil {
@@ -261,7 +269,8 @@ func suiteExceeding(b *bench, name string) {
 	want(b, "Java's availablePermits", int64(5))(b.java.Available(b.ctx, name))
 }
 
-// suiteTimeout: without time to wait Java is refused at once; with enough time it gets the permits that Go had.
+// suiteTimeout: without time to wait Java is refused at once; with enough time it gets the permits
+// that Go had.
 func suiteTimeout(b *bench, name string) {
 	l := b.limiter(name)
 	const interval = time.Second
@@ -355,20 +364,28 @@ func suiteConcurrency(b *bench, name string, blocked bool) {
 	}
 	disorder := disorderOf(monitor.Stop(), name)
 	most, _ := window.LargestAt(grants, interval-disorder, time.Millisecond) // the resolution of Java's clock
-	b.Logf("%d grants, %d by Java; calls up to %v out of order; at most %d in a window", len(grants), len(result.Grants), disorder, most)
+	b.Logf(
+		"%d grants, %d by Java; calls up to %v out of order; at most %d in a window", len(grants), len(result.Grants),
+		disorder, most,
+	)
 	if most > rate || len(result.Faults) > 0 || len(grants) == 0 {
 		b.Fatalf("%d permits of %d in a window; %v", most, rate, result.Faults)
 	}
 }
 
-// suiteSetKeepingState: when Java sets a rate, Go's grants still count if it keeps the state, otherwise not.
+// suiteSetKeepingState: when Java sets a rate, Go's grants still count if it keeps the state,
+// otherwise not.
 func suiteSetKeepingState(b *bench, name string) {
 	l := b.limiter(name)
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 5, Interval: time.Minute}))
 	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 3))
-	b.must("Java's setRate", b.java.SetRate(b.ctx, name, redisson.Rate{Permits: 10, Interval: time.Minute, KeepState: true}))
+	b.must(
+		"Java's setRate", b.java.SetRate(b.ctx, name, redisson.Rate{Permits: 10, Interval: time.Minute, KeepState: true}),
+	)
 	want(b, "Java's availablePermits", int64(7))(b.java.Available(b.ctx, name))
-	b.must("Java's setRate", b.java.SetRate(b.ctx, name, redisson.Rate{Permits: 2, Interval: time.Minute, KeepState: true}))
+	b.must(
+		"Java's setRate", b.java.SetRate(b.ctx, name, redisson.Rate{Permits: 2, Interval: time.Minute, KeepState: true}),
+	)
 	want(b, "Java's availablePermits", int64(0))(b.java.Available(b.ctx, name))
 	want(b, "Go's TryAcquire", false)(l.TryAcquire(b.ctx, 1))
 	b.must("Java's setRate", b.java.SetRate(b.ctx, name, redisson.Rate{Permits: 2, Interval: time.Minute}))
@@ -391,7 +408,9 @@ func suiteUpdateRate(b *bench, name string) {
 	other := rate
 	other.Type = redisson.PerClient
 	want(b, "Java's updateRate", true)(b.java.UpdateRate(b.ctx, name, other))
-	want(b, "Go's Config", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 8, Interval: time.Minute})(l.Config(b.ctx))
+	want(b, "Go's Config", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 8, Interval: time.Minute})(
+		l.Config(b.ctx),
+	)
 }
 
 // suiteRelease: Java's release returns permits that Go took, but never to more than the rate.

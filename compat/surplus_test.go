@@ -10,10 +10,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// surplus_test.go: a Redisson releases permits, or lowers the rate and keeps the state. Then free permits and records
-// add up to more than the rate. Redisson corrects this only when more permits expire at once than the rate allows,
-// which never happens under a steady load of Go. Go grants released permits once, and keeps to the rate from an
-// interval and a second later on.
+// surplus_test.go: a Redisson releases permits, or lowers the rate and keeps the state. Then free
+// permits and records add up to more than the rate. Redisson corrects this only when more permits
+// expire at once than the rate allows, which never happens under a steady load of Go. Go grants
+// released permits once, and keeps to the rate from an interval and a second later on.
 
 func surpluses(f *mixed) {
 	const permits, interval = 100, time.Second

@@ -11,8 +11,8 @@ import (
 
 // timeouts_test.go: calls that Redisson sends again, because Redis answers later than its timeout.
 
-// Each of these calls takes permits, and all leave one record. The permits without a record never return to Java. A refused
-// call of Go brings them back.
+// Each of these calls takes permits, and all leave one record. The permits without a record never
+// return to Java. A refused call of Go brings them back.
 func TestRedissonsRepeatedCallsLosePermits(t *testing.T) {
 	for _, version := range []string{"3.17.5", "4.7.0"} {
 		t.Run(version, func(t *testing.T) {
@@ -30,7 +30,8 @@ func TestRedissonsRepeatedCallsLosePermits(t *testing.T) {
 			want(b, "Java's tryAcquire while Redis does not answer", true)(java.TryAcquire(b.ctx, l.Name(), 1))
 			state, err := l.State(b.ctx)
 			b.must("Go's State", err)
-			if free, err := java.Available(b.ctx, l.Name()); err != nil || state.Records != 2 || state.Used != 2 || free >= 18 || state.Consistent {
+			if free, err := java.Available(b.ctx, l.Name()); err != nil || state.Records != 2 || state.Used != 2 || free >= 18 ||
+				state.Consistent {
 				t.Fatalf("no permit was lost: %d free (%v), %+v", free, err, state)
 			}
 

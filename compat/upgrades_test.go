@@ -18,9 +18,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// upgrades_test.go upgrades a limiter in use from an old Redisson to the newest, and Go with it, in the order of
-// docs/guide/share-with-java.md. It also shows the reason for that order: what a Redisson does with records that it
-// cannot read.
+// upgrades_test.go upgrades a limiter in use from an old Redisson to the newest, and Go with it, in
+// the order of docs/guide/share-with-java.md. It also shows the reason for that order: what a
+// Redisson does with records that it cannot read.
 
 func upgrades(f *mixed) {
 	older := javas(f.T, f.server, "3.15.6", "3.16.8")
@@ -28,8 +28,8 @@ func upgrades(f *mixed) {
 	f.Run("one limiter through all", func(t *testing.T) { throughAll(f.in(t), older[0], older[1]) })
 }
 
-// An outcome is what a Redisson does with a limiter of 10 permits that has two records of 4 permits: one expired long
-// ago, the other is of now.
+// An outcome is what a Redisson does with a limiter of 10 permits that has two records of 4
+// permits: one expired long ago, the other is of now.
 type outcome struct {
 	name string
 	seen func(b *bench, limiter string)
@@ -63,9 +63,9 @@ var (
 	}}
 )
 
-// recordsOfOthers: no Redisson can read records of a release in another row of the guide's table, older or newer, nor
-// what Go writes for those. Go reads them all, and once Go has removed the expired ones, Redisson works correctly
-// again.
+// recordsOfOthers: no Redisson can read records of a release in another row of the guide's table,
+// older or newer, nor what Go writes for those. Go reads them all, and once Go has removed the
+// expired ones, Redisson works correctly again.
 func recordsOfOthers(f *mixed, javas []*redisson.Process) {
 	made := map[string][]outcome{ // one outcome for the records of each of javas
 		"3.15.6": {rightly, asNothing, asEndless, asEndless},
@@ -96,7 +96,8 @@ func recordsOfOthers(f *mixed, javas []*redisson.Process) {
 // long is an interval that does not end during a test.
 const long = time.Hour
 
-// granted creates the limiter again, with 10 permits and a record of 4 permits for each of the ages.
+// granted creates the limiter again, with 10 permits and a record of 4 permits for each of the
+// ages.
 func (b *bench) granted(l *rratelimiter.Limiter, f rratelimiter.RecordFormat, ago ...time.Duration) {
 	b.Helper()
 	b.must("Go's SetRate", l.SetRate(b.ctx, every(long, 10)))
@@ -114,14 +115,15 @@ func (b *bench) granted(l *rratelimiter.Limiter, f rratelimiter.RecordFormat, ag
 	b.must("SET", b.rdb.Set(b.ctx, valueKey(l.Name()), 10-4*len(records), 0).Err())
 }
 
-// throughAll: while members join and leave, every member is served, no call fails, and no window holds more than the
-// rate.
+// throughAll: while members join and leave, every member is served, no call fails, and no window
+// holds more than the rate.
 func throughAll(f *mixed, first, second *redisson.Process) {
 	const name, interval, granularity = "upgraded", 300 * time.Millisecond, 30 * time.Millisecond
 	rate := every(interval, 60)
 	b := f.beside(f.recent)
 	java := func(p *redisson.Process) member { return javaMember(f.T, p, name) }
-	// process returns a Go member that shares nothing with the others, as if it were a process of its own.
+	// process returns a Go member that shares nothing with the others, as if it were a process of its
+	// own.
 	process := func(called string, opts ...rratelimiter.LimiterOption) member {
 		client := rratelimiter.NewClient(f.server.Client(), rratelimiter.WithCallTimeout(patience))
 		m := goMember(f.T, client.RateLimiter(name, opts...))
@@ -133,7 +135,9 @@ func throughAll(f *mixed, first, second *redisson.Process) {
 	for321 := rratelimiter.WithRecordFormat(rratelimiter.Redisson321)
 	granular := rratelimiter.WithGranularity(granularity)
 
-	want(b, "Java's trySetRate", true)(first.TrySetRate(b.ctx, name, redisson.Rate{Permits: rate.Permits, Interval: interval}))
+	want(b, "Java's trySetRate", true)(
+		first.TrySetRate(b.ctx, name, redisson.Rate{Permits: rate.Permits, Interval: interval}),
+	)
 	monitor := f.server.Monitor(func(c redistest.Command) bool {
 		return len(c.Args) > 1 && c.Args[1] == permitsKey(name) || len(c.Args) > 3 && c.Args[3] == name
 	})

@@ -20,10 +20,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
 )
 
-// worker_test.go is the Go counterpart of the harness's run: a separate process (this test binary again) whose
-// goroutines acquire for a while and log their grants.
+// worker_test.go is the Go counterpart of the harness's run: a separate process (this test binary
+// again) whose goroutines acquire for a while and log their grants.
 
-// workerEnv is the environment variable with the order of a worker. A test binary that finds it set runs as one.
+// workerEnv is the environment variable with the order of a worker. A test binary that finds it set
+// runs as one.
 const workerEnv = "RRATELIMITER_COMPAT_WORKER"
 
 type order struct {
@@ -32,7 +33,8 @@ type order struct {
 	Lease       time.Duration // 0: none
 }
 
-// workerMain prints a line when it is ready, reads its work, and prints a line of JSON for each grant.
+// workerMain prints a line when it is ready, reads its work, and prints a line of JSON for each
+// grant.
 func workerMain(words string) int {
 	var o order
 	if err := json.Unmarshal([]byte(words), &o); err != nil {
@@ -78,13 +80,13 @@ func workerMain(words string) int {
 	return failed
 }
 
-// acquireWhile makes goroutines acquire from a limiter for a while, as the threads of a harness do, and reports each
-// grant and each error.
+// acquireWhile makes goroutines acquire from a limiter for a while, as the threads of a harness do,
+// and reports each grant and each error.
 func acquireWhile(limiter *rratelimiter.Limiter, work redisson.Work, report func(redisson.Grant, error)) {
 	time.Sleep(time.Until(work.At))
 	end := time.Now().Add(work.For)
-	// The end cancels callers that still wait. A grant at that very moment is missing from the log and known to Redis
-	// only.
+	// The end cancels callers that still wait. A grant at that very moment is missing from the log and
+	// known to Redis only.
 	ctx, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
 	var wg sync.WaitGroup

@@ -13,14 +13,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/response"
 )
 
-// Middleware returns a middleware that lets requests pass, or responds to them as [httplimit.Guard.Admit] does. The key
-// [httplimit.Route] is the path of the route, such as "/orders/:id", which echo sets as Request.Pattern; without a route, and
-// in Echo.Pre, it is "-". With a nil guard all requests pass.
+// Middleware returns a middleware that lets requests pass, or responds to them as
+// [httplimit.Guard.Admit] does. The key [httplimit.Route] is the path of the route, such as
+// "/orders/:id", which echo sets as Request.Pattern; without a route, and in Echo.Pre, it is "-".
+// With a nil guard all requests pass.
 //
-// The permits that depend on the response (CountIf, CostAfter) are corrected with the status that is sent. If a handler
-// returns an error, this is the status that the error handler of the application writes later; if another middleware has
-// replaced the response by a writer without Unwrap, the permits stay taken then. If the handler panics before it writes, the
-// status is 500. If it takes over the connection, the status is 101.
+// The permits that depend on the response (CountIf, CostAfter) are corrected with the status that
+// is sent. If a handler returns an error, this is the status that the error handler of the
+// application writes later; if another middleware has replaced the response by a writer without
+// Unwrap, the permits stay taken then. If the handler panics before it writes, the status is 500.
+// If it takes over the connection, the status is 101.
 func Middleware(guard *httplimit.Guard) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error {

@@ -108,7 +108,9 @@ func TestHeadOfARouteForGet(t *testing.T) {
 		CountIf(func(status int, _ http.Header) bool { return status == http.StatusUnauthorized }))
 	guard.Policy = &httplimit.Policy{Bound: 10 * time.Second}
 	e := echo.NewWithConfig(echo.Config{Router: echo.NewRouter(echo.RouterConfig{AutoHandleHEAD: true})})
-	e.GET("/", func(c *echo.Context) error { return c.String(http.StatusUnauthorized, "wrong") }, echolimit.Middleware(guard))
+	e.GET(
+		"/", func(c *echo.Context) error { return c.String(http.StatusUnauthorized, "wrong") }, echolimit.Middleware(guard),
+	)
 	for i, want := range []int{401, 401, 401, 429} {
 		if code := get(e, http.MethodHead, "/"); code != want {
 			t.Errorf("request %d: %d, not %d", i+1, code, want)
@@ -116,10 +118,14 @@ func TestHeadOfARouteForGet(t *testing.T) {
 	}
 }
 
-// If another middleware hides the response of echo, that of an error is not seen, and its permits stay taken.
+// If another middleware hides the response of echo, that of an error is not seen, and its permits
+// stay taken.
 func TestHiddenResponse(t *testing.T) {
 	limiter := limittest.New(t).Client().RateLimiter("all", rratelimiter.WithRate(rratelimiter.PerHour(3)))
-	guard := httplimit.New(httplimit.Shared("all", limiter).CountIf(func(status int, _ http.Header) bool { return status != http.StatusUnauthorized }))
+	guard := httplimit.New(
+		httplimit.Shared("all", limiter).
+			CountIf(func(status int, _ http.Header) bool { return status != http.StatusUnauthorized }),
+	)
 	guard.Policy = &httplimit.Policy{Bound: 10 * time.Second}
 	e := newEcho()
 	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {

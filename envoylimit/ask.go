@@ -57,7 +57,9 @@ func (s *Service) asks(r *ratelimitv3.RateLimitRequest) ([]ask, error) {
 }
 
 // ask returns the ask of one descriptor. root is nil if the domain is unknown.
-func (s *Service) ask(root *rule, r *ratelimitv3.RateLimitRequest, d *ratelimit.RateLimitDescriptor) (a ask, err error) {
+func (s *Service) ask(
+	root *rule, r *ratelimitv3.RateLimitRequest, d *ratelimit.RateLimitDescriptor,
+) (a ask, err error) {
 	hits := uint64(max(1, r.HitsAddend))
 	if d.HitsAddend != nil {
 		hits = d.HitsAddend.Value
@@ -123,7 +125,8 @@ func replace(asks []ask) {
 	}
 }
 
-// enforced returns the claims that can refuse the request. If one refuses in any case, the others need not be checked.
+// enforced returns the claims that can refuse the request. If one refuses in any case, the others
+// need not be checked.
 func enforced(asks []ask) []httplimit.Claim {
 	var claims, refusing []httplimit.Claim
 	for i := range asks {
@@ -154,8 +157,9 @@ func (a *ask) note(d httplimit.Decision) {
 func overriding(o *ratelimit.RateLimitDescriptor_RateLimitOverride) (rratelimiter.Rate, error) {
 	const day = 24 * time.Hour
 	unit := map[typev3.RateLimitUnit]time.Duration{
-		typev3.RateLimitUnit_SECOND: time.Second, typev3.RateLimitUnit_MINUTE: time.Minute, typev3.RateLimitUnit_HOUR: time.Hour,
-		typev3.RateLimitUnit_DAY: day, typev3.RateLimitUnit_MONTH: 30 * day, typev3.RateLimitUnit_YEAR: 365 * day,
+		typev3.RateLimitUnit_SECOND: time.Second, typev3.RateLimitUnit_MINUTE: time.Minute,
+		typev3.RateLimitUnit_HOUR: time.Hour,
+		typev3.RateLimitUnit_DAY:  day, typev3.RateLimitUnit_MONTH: 30 * day, typev3.RateLimitUnit_YEAR: 365 * day,
 	}[o.Unit]
 	times := uint64(1)
 	if o.UnitMultiplier != nil {
@@ -188,8 +192,9 @@ func keyOf(entries []*ratelimit.RateLimitDescriptor_Entry, values []string) stri
 	return strings.Join(parts, ":")
 }
 
-// Label returns the domain and the keys of a limiter that a Service has made, such as "shop:remote_address:method": a
-// label for metrics (promlimit.Config.Label) without the values, which can be many. The label of any other limiter is "".
+// Label returns the domain and the keys of a limiter that a Service has made, such as
+// "shop:remote_address:method": a label for metrics (promlimit.Config.Label) without the values,
+// which can be many. The label of any other limiter is "".
 func Label(limiter string) string {
 	parts := strings.Split(limiter, ":")
 	if len(parts) < 3 || parts[0] != "ratelimit" {

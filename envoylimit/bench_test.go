@@ -15,8 +15,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// BenchmarkShouldRateLimit measures requests of 64 callers on one limiter, on a real Redis: by gRPC over one connection,
-// as Envoy sends them, and by a call of the library. p99-µs is the 99th percentile of a request's time.
+// BenchmarkShouldRateLimit measures requests of 64 callers on one limiter, on a real Redis: by gRPC
+// over one connection, as Envoy sends them, and by a call of the library. p99-µs is the 99th
+// percentile of a request's time.
 func BenchmarkShouldRateLimit(b *testing.B) {
 	server := redistest.Real(b)
 	rate := rratelimiter.Rate{Permits: 1e9, Interval: 10 * time.Second}
@@ -34,7 +35,11 @@ func BenchmarkShouldRateLimit(b *testing.B) {
 		}
 		client := rratelimiter.NewClient(server.Client())
 		service := envoylimit.New(client, patient(httplimit.FailClosed))
-		service.SetDomains([]rules.Domain{{Name: "shop", Descriptors: []rules.Descriptor{{Key: "all", HasRate: true, Rate: rate, Lease: lease}}}})
+		service.SetDomains(
+			[]rules.Domain{
+				{Name: "shop", Descriptors: []rules.Descriptor{{Key: "all", HasRate: true, Rate: rate, Lease: lease}}},
+			},
+		)
 		rpc := connect(b, service)
 		limiter := client.RateLimiter("direct"+kind, options...)
 		request := to("shop", of("all=1"))

@@ -1,5 +1,6 @@
-// Package envoylimit is a rate limit service for Envoy: the gRPC service envoy.service.ratelimit.v3.RateLimitService, on
-// limiters that Go and Java programs share. The command rrl rls serves it.
+// Package envoylimit is a rate limit service for Envoy: the gRPC service
+// envoy.service.ratelimit.v3.RateLimitService, on limiters that Go and Java programs share. The
+// command rrl rls serves it.
 //
 //	service := envoylimit.New(client, nil)
 //	err := rules.WatchDomains(ctx, "envoy.yaml", rules.Config{}, service.SetDomains)
@@ -10,49 +11,56 @@
 //	ratelimitv3.RegisterRateLimitServiceServer(server, service)
 //	server.Serve(listener)
 //
-// A request of Envoy has a domain and descriptors. A descriptor is a list of entries, each with a key and a value. The
-// file has rules for the descriptors of each domain (rules.Descriptor). docs/guide/serve-envoy.md in the root of the
-// module has an example, and compares this service with that of github.com/envoyproxy/ratelimit.
+// A request of Envoy has a domain and descriptors. A descriptor is a list of entries, each with a
+// key and a value. The file has rules for the descriptors of each domain (rules.Descriptor).
+// docs/guide/serve-envoy.md in the root of the module has an example, and compares this service
+// with that of github.com/envoyproxy/ratelimit.
 //
 // # Which rule
 //
-// The rule of a descriptor is found entry by entry. The rules of the domain are for the first entry, and the descriptors
-// below a rule are for the next entry. Of the rules for an entry, with its key, this one applies:
+// The rule of a descriptor is found entry by entry. The rules of the domain are for the first
+// entry, and the descriptors below a rule are for the next entry. Of the rules for an entry, with
+// its key, this one applies:
 //
 //   - the rule with the value of the entry;
 //   - else the first rule whose value has a * and matches, where * stands for any text, also none;
 //   - else the rule without a value.
 //
-// A descriptor is limited if the rule of its last entry has a rate. A descriptor without such a rule is not limited, and
-// neither is a request for an unknown domain.
+// A descriptor is limited if the rule of its last entry has a rate. A descriptor without such a
+// rule is not limited, and neither is a request for an unknown domain.
 //
 // # Which limiter
 //
-// The limiter of a descriptor is that of httplimit.Named, with the domain as its name and the entries as its key. The
-// entries (remote_address, 192.0.2.1) and (method, GET) in the domain shop have the limiter
+// The limiter of a descriptor is that of httplimit.Named, with the domain as its name and the
+// entries as its key. The entries (remote_address, 192.0.2.1) and (method, GET) in the domain shop
+// have the limiter
 //
 //	ratelimit:remote_address=192.0.2.1:method=GET:shop
 //
-// Java has the same limiter by redisson.getRateLimiter with this name. Keys and values are escaped as in httplimit.By. If
-// the rule is shared, its value takes the place of the entry's: all values that match have one limiter.
+// Java has the same limiter by redisson.getRateLimiter with this name. Keys and values are escaped
+// as in httplimit.By. If the rule is shared, its value takes the place of the entry's: all values
+// that match have one limiter.
 //
 // # What a request does
 //
-// Either all descriptors of a request are granted their permits, or the request is over the limit and takes none
-// (rratelimiter.Client.AllowAll; httplimit says when one call checks them). In a response that is OVER_LIMIT, the
-// descriptors that refused have the code OVER_LIMIT. Exceptions:
+// Either all descriptors of a request are granted their permits, or the request is over the limit
+// and takes none (rratelimiter.Client.AllowAll; httplimit says when one call checks them). In a
+// response that is OVER_LIMIT, the descriptors that refused have the code OVER_LIMIT. Exceptions:
 //
-//   - shadow: the descriptor of the rule is counted by itself, and refuses no request. Its code is OK. Its figures are in
-//     the response, but not in the header fields.
-//   - replaces: if the rule applies to a descriptor of the request, descriptors with rules of these names are not limited.
-//   - limit: an override in the descriptor is its rate, in the place of the rule. The domain must be known. A month has 30
-//     days, and a year 365. All clients should send the same override for the same entries, since each new rate is set in
-//     Redis.
-//   - hits_addend: the descriptor takes this number of permits, 1 without it. A descriptor whose own hits_addend is 0 takes
-//     none, and is not limited. If the number is more than the rate, the request is over the limit.
+//   - shadow: the descriptor of the rule is counted by itself, and refuses no request. Its code is
+//     OK. Its figures are in the response, but not in the header fields.
+//   - replaces: if the rule applies to a descriptor of the request, descriptors with rules of these
+//     names are not limited.
+//   - limit: an override in the descriptor is its rate, in the place of the rule. The domain must
+//     be known. A month has 30 days, and a year 365. All clients should send the same override for
+//     the same entries, since each new rate is set in Redis.
+//   - hits_addend: the descriptor takes this number of permits, 1 without it. A descriptor whose
+//     own hits_addend is 0 takes none, and is not limited. If the number is more than the rate, the
+//     request is over the limit.
 //   - is_negative_hits is an INVALID_ARGUMENT, as is a request that Envoy's own validation refuses.
 //
-// Envoy gets the header fields RateLimit, RateLimit-Policy and Retry-After for its client, as httplimit writes them.
+// Envoy gets the header fields RateLimit, RateLimit-Policy and Retry-After for its client, as
+// httplimit writes them.
 package envoylimit
 
 import (
@@ -69,24 +77,26 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit/rules"
 )
 
-// envoylimit.go handles a request. match.go finds the rule of a descriptor, ask.go makes its claim, and response.go makes
-// the response.
+// envoylimit.go handles a request. match.go finds the rule of a descriptor, ask.go makes its claim,
+// and response.go makes the response.
 
 // A Service is the rate limit service. It is safe for concurrent use.
 type Service struct {
 	ratelimitv3.UnimplementedRateLimitServiceServer
 
-	client         *rratelimiter.Client
-	policy, shadow *httplimit.Policy // for descriptors that refuse requests, and for those of rules with shadow
+	client *rratelimiter.Client
+	// for descriptors that refuse requests, and for those of rules with shadow
+	policy, shadow *httplimit.Policy
 	domains        atomic.Pointer[map[string]*rule]
 }
 
-// New returns a service without domains, which limits nothing. client makes the limiters. Its options apply, such as
-// rratelimiter.WithLimiterDefaults(rratelimiter.WithDenyCache(10_000)).
+// New returns a service without domains, which limits nothing. client makes the limiters. Its
+// options apply, such as rratelimiter.WithLimiterDefaults(rratelimiter.WithDenyCache(10_000)).
 //
-// The policy decides what happens if limits cannot be checked. With httplimit.FailClosed, the error is UNAVAILABLE, and
-// Envoy decides by its setting failure_mode_deny. With Shadow, no request is refused. nil means FailClosed within 100 ms,
-// and the name "envoy" in metrics. Further fields of the policy do what httplimit says.
+// The policy decides what happens if limits cannot be checked. With httplimit.FailClosed, the error
+// is UNAVAILABLE, and Envoy decides by its setting failure_mode_deny. With Shadow, no request is
+// refused. nil means FailClosed within 100 ms, and the name "envoy" in metrics. Further fields of
+// the policy do what httplimit says.
 func New(client *rratelimiter.Client, policy *httplimit.Policy) *Service {
 	if policy == nil {
 		policy = &httplimit.Policy{Name: "envoy", Failure: httplimit.FailClosed}
@@ -97,8 +107,9 @@ func New(client *rratelimiter.Client, policy *httplimit.Policy) *Service {
 	}}
 }
 
-// SetDomains replaces the domains. It may be called while requests are handled: either the old or the new domains decide
-// on each request. If the rate of a limiter changes, earlier grants still count.
+// SetDomains replaces the domains. It may be called while requests are handled: either the old or
+// the new domains decide on each request. If the rate of a limiter changes, earlier grants still
+// count.
 func (s *Service) SetDomains(domains []rules.Domain) {
 	all := make(map[string]*rule, len(domains))
 	for _, d := range domains {
@@ -108,10 +119,13 @@ func (s *Service) SetDomains(domains []rules.Domain) {
 }
 
 // ShouldRateLimit decides on a request. The error is a status:
-//   - INVALID_ARGUMENT if the request has no domain, no descriptors, or what the package does not support;
+//   - INVALID_ARGUMENT if the request has no domain, no descriptors, or what the package does not
+//     support;
 //   - UNAVAILABLE if the limits could not be checked, and the policy fails closed;
 //   - CANCELLED or DEADLINE_EXCEEDED if ctx has ended.
-func (s *Service) ShouldRateLimit(ctx context.Context, r *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+func (s *Service) ShouldRateLimit(
+	ctx context.Context, r *ratelimitv3.RateLimitRequest,
+) (*ratelimitv3.RateLimitResponse, error) {
 	asks, err := s.asks(r)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())

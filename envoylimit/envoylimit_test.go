@@ -123,13 +123,16 @@ func TestRequestsWithoutALimit(t *testing.T) {
 		}
 	})
 	none := connect(t, envoylimit.New(limittest.New(t).Client(), nil))
-	if response, err := none.ShouldRateLimit(t.Context(), to("shop", of("address=1"))); err != nil || shown(response) != "OK: OK" {
+	if response, err := none.ShouldRateLimit(t.Context(), to("shop", of("address=1"))); err != nil ||
+		shown(response) != "OK: OK" {
 		t.Errorf("before SetDomains: %v, %v", response, err)
 	}
 }
 
 // limited returns a descriptor with an override.
-func limited(entries string, permits uint32, unit typev3.RateLimitUnit, multiplier uint32) *ratelimit.RateLimitDescriptor {
+func limited(
+	entries string, permits uint32, unit typev3.RateLimitUnit, multiplier uint32,
+) *ratelimit.RateLimitDescriptor {
 	d := of(entries)
 	d.Limit = &ratelimit.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: permits, Unit: unit}
 	if multiplier != 1 {
@@ -148,7 +151,9 @@ domains:
 		e.send(to("shop", of("address=1")), "OK: OK 9 of 10/SECOND (address) in 1s")
 		// The limiter of the rule with another rate. The rule's shadow does not count.
 		e.send(to("shop", limited("address=1", 2, typev3.RateLimitUnit_SECOND, 1)), "OK: OK 0 of 2/SECOND in 1s")
-		e.send(to("shop", limited("address=1", 2, typev3.RateLimitUnit_SECOND, 1)), "OVER_LIMIT: OVER_LIMIT 0 of 2/SECOND in 1s")
+		e.send(
+			to("shop", limited("address=1", 2, typev3.RateLimitUnit_SECOND, 1)), "OVER_LIMIT: OVER_LIMIT 0 of 2/SECOND in 1s",
+		)
 		e.send(to("shop", limited("no=rule", 2, typev3.RateLimitUnit_MINUTE, 30)), "OK: OK 1 of 2/30 MINUTE in 30m0s")
 		e.send(to("shop", limited("no=unit", 2, typev3.RateLimitUnit_SECOND, 3600)), "OK: OK 1 of 2/HOUR in 1h0m0s")
 		e.send(to("shop", limited("no=day", 2, typev3.RateLimitUnit_DAY, 1)), "OK: OK 1 of 2/DAY in 24h0m0s")
@@ -231,7 +236,8 @@ func TestRedisIsAway(t *testing.T) {
 	local := serveWith(t, s, patient(httplimit.FailLocal), "domains: {shop: [{key: user, rate: 1/h}]}", soon)
 	first, err := local.rpc.ShouldRateLimit(t.Context(), to("shop", of("user=1")))
 	second, too := local.rpc.ShouldRateLimit(t.Context(), to("shop", of("user=1")))
-	if err != nil || too != nil || first.OverallCode != ratelimitv3.RateLimitResponse_OK || second.OverallCode != ratelimitv3.RateLimitResponse_OVER_LIMIT {
+	if err != nil || too != nil || first.OverallCode != ratelimitv3.RateLimitResponse_OK ||
+		second.OverallCode != ratelimitv3.RateLimitResponse_OVER_LIMIT {
 		t.Errorf("%v, %v, %v, %v", first, err, second, too)
 	}
 	// A rule in shadow mode refuses nothing, and fails nothing.
@@ -240,7 +246,11 @@ func TestRedisIsAway(t *testing.T) {
 	if _, err := service.ShouldRateLimit(t.Context(), request); err != nil {
 		t.Errorf("without domains: %v", err)
 	}
-	service.SetDomains([]rules.Domain{{Name: "shop", Descriptors: []rules.Descriptor{{Key: "user", HasRate: true, Rate: rratelimiter.PerHour(1)}}}})
+	service.SetDomains(
+		[]rules.Domain{
+			{Name: "shop", Descriptors: []rules.Descriptor{{Key: "user", HasRate: true, Rate: rratelimiter.PerHour(1)}}},
+		},
+	)
 	if _, err := service.ShouldRateLimit(t.Context(), request); status.Code(err) != codes.Unavailable {
 		t.Errorf("by the default policy: %v", err)
 	}
@@ -285,7 +295,8 @@ func TestAPolicyWithShadow(t *testing.T) {
 	}
 }
 
-// The calls to Redis that requests need: one for all descriptors of a request, none with a lease or from the deny cache.
+// The calls to Redis that requests need: one for all descriptors of a request, none with a lease or
+// from the deny cache.
 func TestCallsToRedis(t *testing.T) {
 	s := redistest.Real(t)
 	e := serve(t, s, `
@@ -349,7 +360,9 @@ domains:
 		_, _ = e.rpc.ShouldRateLimit(t.Context(), to("shop", of("user=1")))
 		_, _ = e.rpc.ShouldRateLimit(t.Context(), to("shop", of("shadow=1")))
 	}
-	want := []string{"envoy allowed", "envoy allowed", "envoy denied", "envoy shadowed", "envoy unlimited", "envoy unlimited"}
+	want := []string{
+		"envoy allowed", "envoy allowed", "envoy denied", "envoy shadowed", "envoy unlimited", "envoy unlimited",
+	}
 	if got := slices.Sorted(slices.Values(o.seen)); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

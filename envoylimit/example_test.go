@@ -13,8 +13,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// A service of a file, which is read again when it changes. The embedded server replaces the Redis of a real program,
-// and the last lines replace Envoy.
+// A service of a file, which is read again when it changes. The embedded server replaces the Redis
+// of a real program, and the last lines replace Envoy.
 func Example() {
 	redis := limittest.Start()
 	defer redis.Close()

@@ -21,12 +21,14 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// patient returns a policy that gives limits much time to reply, so that a busy machine causes no failure.
+// patient returns a policy that gives limits much time to reply, so that a busy machine causes no
+// failure.
 func patient(failure httplimit.Failure) *httplimit.Policy {
 	return &httplimit.Policy{Name: "envoy", Bound: 10 * time.Second, Failure: failure}
 }
 
-// An envoy is a client of a service, as Envoy is. The clock of the service's limiters stands still until the test moves it.
+// An envoy is a client of a service, as Envoy is. The clock of the service's limiters stands still
+// until the test moves it.
 type envoy struct {
 	t       testing.TB
 	rpc     ratelimitv3.RateLimitServiceClient
@@ -40,7 +42,9 @@ func serve(t testing.TB, s *redistest.Server, file string, opts ...rratelimiter.
 	return serveWith(t, s, patient(httplimit.FailClosed), file, opts...)
 }
 
-func serveWith(t testing.TB, s *redistest.Server, policy *httplimit.Policy, file string, opts ...rratelimiter.Option) *envoy {
+func serveWith(
+	t testing.TB, s *redistest.Server, policy *httplimit.Policy, file string, opts ...rratelimiter.Option,
+) *envoy {
 	t.Helper()
 	e := &envoy{t: t, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	opts = append([]rratelimiter.Option{
@@ -96,8 +100,8 @@ func to(domain string, descriptors ...*ratelimit.RateLimitDescriptor) *ratelimit
 	return &ratelimitv3.RateLimitRequest{Domain: domain, Descriptors: descriptors}
 }
 
-// send sends a request and checks the response: its code, and for each descriptor its code, what is left of the limit,
-// and the time until more is.
+// send sends a request and checks the response: its code, and for each descriptor its code, what is
+// left of the limit, and the time until more is.
 func (e *envoy) send(r *ratelimitv3.RateLimitRequest, want string) *ratelimitv3.RateLimitResponse {
 	e.t.Helper()
 	response, err := e.rpc.ShouldRateLimit(e.t.Context(), r)

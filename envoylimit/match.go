@@ -14,13 +14,16 @@ import (
 // A rule is a rule of a file, ready to be found. The domain itself is a rule for no entry.
 type rule struct {
 	rules.Descriptor
-	label    string              // the name of the limit in responses
-	pattern  *regexp.Regexp      // of a value with a *; nil: the value has none
-	exact    map[[2]string]*rule // rules for the next entry, by key and value; the value is "" if the rule has none
-	patterns []*rule             // rules for the next entry whose value has a *, in the order of the file
+	label   string         // the name of the limit in responses
+	pattern *regexp.Regexp // of a value with a *; nil: the value has none
+	// rules for the next entry, by key and value; the value is "" if the rule has none
+	exact map[[2]string]*rule
+	// rules for the next entry whose value has a *, in the order of the file
+	patterns []*rule
 }
 
-// newRule returns the rule of a descriptor in a file, with those below it. above is the label of the rule above it.
+// newRule returns the rule of a descriptor in a file, with those below it. above is the label of
+// the rule above it.
 func newRule(d rules.Descriptor, above string) *rule {
 	r := &rule{Descriptor: d, label: d.Key, exact: map[[2]string]*rule{}}
 	if d.Value != "" {
@@ -59,8 +62,8 @@ func (r *rule) next(e *ratelimit.RateLimitDescriptor_Entry) *rule {
 	return r.exact[[2]string{e.Key, ""}]
 }
 
-// find returns the rule of the last entry of a descriptor, and the values of its limiter: those of shared rules take the
-// place of the entries'. The rule is nil if there is none.
+// find returns the rule of the last entry of a descriptor, and the values of its limiter: those of
+// shared rules take the place of the entries'. The rule is nil if there is none.
 func (r *rule) find(entries []*ratelimit.RateLimitDescriptor_Entry) (*rule, []string) {
 	values := make([]string, len(entries))
 	for i, e := range entries {

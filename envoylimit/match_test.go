@@ -6,11 +6,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// The cases are those that the README of github.com/envoyproxy/ratelimit describes. A case with a difference says so.
-// docs/guide/serve-envoy.md has the differences.
+// The cases are those that the README of github.com/envoyproxy/ratelimit describes. A case with a
+// difference says so. docs/guide/serve-envoy.md has the differences.
 
-// uses sends a request to a domain a, with one descriptor for each of the entries, and checks how many of a limit's
-// permits are used: "" if no limit applies.
+// uses sends a request to a domain a, with one descriptor for each of the entries, and checks how
+// many of a limit's permits are used: "" if no limit applies.
 func (e *envoy) uses(want string, entries ...string) {
 	e.t.Helper()
 	r := to("a")
@@ -42,7 +42,8 @@ domains:
 	})
 }
 
-// A rule below a rule; each value of a rule without a value has its own limiter; a request for both descriptors.
+// A rule below a rule; each value of a rule without a value has its own limiter; a request for both
+// descriptors.
 func TestRulesBelowRules(t *testing.T) {
 	each(t, `
 domains:
@@ -140,7 +141,8 @@ domains:
 	})
 }
 
-// A rule that replaces another one takes its place in requests to which both apply, and the other one is not counted.
+// A rule that replaces another one takes its place in requests to which both apply, and the other
+// one is not counted.
 func TestReplaces(t *testing.T) {
 	each(t, `
 domains:
@@ -156,7 +158,8 @@ domains:
 	})
 }
 
-// A * stands for any text, anywhere in a value. Each value has its own limiter, unless the rule is shared.
+// A * stands for any text, anywhere in a value. Each value has its own limiter, unless the rule is
+// shared.
 func TestPatterns(t *testing.T) {
 	each(t, `
 domains:
@@ -191,7 +194,8 @@ domains:
 	})
 }
 
-// The difference: a key is not joined with its value, so an underscore does not make two rules alike.
+// The difference: a key is not joined with its value, so an underscore does not make two rules
+// alike.
 func TestKeysAndValuesAreApart(t *testing.T) {
 	each(t, `
 domains:

@@ -18,7 +18,8 @@ import (
 
 // response.go makes the response.
 
-// response returns the response to a request, by the decision on the descriptors that can refuse it.
+// response returns the response to a request, by the decision on the descriptors that can refuse
+// it.
 func (s *Service) response(asks []ask, d httplimit.Decision) *ratelimitv3.RateLimitResponse {
 	r := &ratelimitv3.RateLimitResponse{OverallCode: codeOf(!d.Outcome.Passed())}
 	for i := range asks {
@@ -42,7 +43,8 @@ func codeOf(over bool) ratelimitv3.RateLimitResponse_Code {
 	return ratelimitv3.RateLimitResponse_OK
 }
 
-// status returns what the response says about the descriptor: only the code if its limit was not checked.
+// status returns what the response says about the descriptor: only the code if its limit was not
+// checked.
 func (a *ask) status() *ratelimitv3.RateLimitResponse_DescriptorStatus {
 	s := &ratelimitv3.RateLimitResponse_DescriptorStatus{Code: codeOf(a.over)}
 	switch {
@@ -72,8 +74,10 @@ func limitOf(rate rratelimiter.Rate) *ratelimitv3.RateLimitResponse_RateLimit {
 		unit ratelimitv3.RateLimitResponse_RateLimit_Unit
 		long time.Duration
 	}{
-		{ratelimitv3.RateLimitResponse_RateLimit_DAY, 24 * time.Hour}, {ratelimitv3.RateLimitResponse_RateLimit_HOUR, time.Hour},
-		{ratelimitv3.RateLimitResponse_RateLimit_MINUTE, time.Minute}, {ratelimitv3.RateLimitResponse_RateLimit_SECOND, time.Second},
+		{ratelimitv3.RateLimitResponse_RateLimit_DAY, 24 * time.Hour},
+		{ratelimitv3.RateLimitResponse_RateLimit_HOUR, time.Hour},
+		{ratelimitv3.RateLimitResponse_RateLimit_MINUTE, time.Minute},
+		{ratelimitv3.RateLimitResponse_RateLimit_SECOND, time.Second},
 	} {
 		times := rate.Interval / u.long
 		if rate.Interval%u.long != 0 || times > math.MaxUint32 {

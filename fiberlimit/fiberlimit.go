@@ -13,15 +13,18 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// Middleware returns a handler that lets requests pass, or responds to them as [httplimit.Guard.Admit] does. With a nil guard
-// all requests pass. Limits and rules see a copy of the request without its body, in the form of net/http, with the context
-// of fiber.Ctx.Context. Its Pattern, for the key [httplimit.Route], is the path of the route that has the middleware. So use
-// the middleware in the route: app.Get("/orders/:id", fiberlimit.Middleware(guard), get). With app.Use, the pattern is the
-// prefix of Use. For limits by path use [httplimit.PathIgnoreCase], unless the application is CaseSensitive.
+// Middleware returns a handler that lets requests pass, or responds to them as
+// [httplimit.Guard.Admit] does. With a nil guard all requests pass. Limits and rules see a copy of
+// the request without its body, in the form of net/http, with the context of fiber.Ctx.Context. Its
+// Pattern, for the key [httplimit.Route], is the path of the route that has the middleware. So use
+// the middleware in the route: app.Get("/orders/:id", fiberlimit.Middleware(guard), get). With
+// app.Use, the pattern is the prefix of Use. For limits by path use [httplimit.PathIgnoreCase],
+// unless the application is CaseSensitive.
 //
-// The permits that depend on the response (CountIf, CostAfter) are corrected with the status of the response. If such a
-// request ends with an error, Middleware calls the error handler of the application to get this status, as the middleware
-// logger of fiber does, and returns nil: handlers outside of it do not get the error. If the handler panics, the status is 500.
+// The permits that depend on the response (CountIf, CostAfter) are corrected with the status of the
+// response. If such a request ends with an error, Middleware calls the error handler of the
+// application to get this status, as the middleware logger of fiber does, and returns nil: handlers
+// outside of it do not get the error. If the handler panics, the status is 500.
 func Middleware(guard *httplimit.Guard) fiber.Handler {
 	return func(c fiber.Ctx) error {
 		w := &writer{c, header(c)}
@@ -50,8 +53,9 @@ func serve(guard *httplimit.Guard, d httplimit.Decision, c fiber.Ctx) error {
 	return nil
 }
 
-// request returns a copy of the request as limits see it: fiber uses the memory of a request again after its response, and a
-// guard keeps keys longer. If net/http would refuse the target of the request, the path is what the client sent.
+// request returns a copy of the request as limits see it: fiber uses the memory of a request again
+// after its response, and a guard keeps keys longer. If net/http would refuse the target of the
+// request, the path is what the client sent.
 func request(c fiber.Ctx) *http.Request {
 	from := c.RequestCtx()
 	target := string(from.RequestURI())
@@ -60,8 +64,12 @@ func request(c fiber.Ctx) *http.Request {
 		u = &url.URL{Path: string(from.URI().PathOriginal())}
 	}
 	r := &http.Request{
-		Method: string(from.Method()), URL: u, RequestURI: target, Host: string(from.Host()), Header: http.Header{}, Body: http.NoBody,
-		ContentLength: int64(from.Request.Header.ContentLength()), RemoteAddr: from.RemoteAddr().String(), TLS: from.TLSConnectionState(),
+		Method: string(
+			from.Method(),
+		), URL: u, RequestURI: target, Host: string(from.Host()), Header: http.Header{}, Body: http.NoBody,
+		ContentLength: int64(
+			from.Request.Header.ContentLength(),
+		), RemoteAddr: from.RemoteAddr().String(), TLS: from.TLSConnectionState(),
 		Proto: string(from.Request.Header.Protocol()), Pattern: c.FullPath(),
 	}
 	if from.Request.Header.ContentLength() == -2 { // fasthttp: no field Content-Length; -1: chunks
@@ -93,8 +101,8 @@ func (w *writer) Header() http.Header               { return w.header }
 func (w *writer) WriteHeader(status int)            { w.c.Status(status) }
 func (w *writer) Write(b []byte) (n int, err error) { return w.c.Write(b) }
 
-// send sets the fields of the response header. There may be one from before, such as the field RateLimit of another guard,
-// which this guard has extended.
+// send sets the fields of the response header. There may be one from before, such as the field
+// RateLimit of another guard, which this guard has extended.
 func (w *writer) send() {
 	to := &w.c.Response().Header
 	for name := range w.header { // all of them first: Del changes the order of other fields

@@ -77,10 +77,13 @@ func TestMiddleware(t *testing.T) {
 // If the error handler itself fails, the status is 500.
 func TestErrorHandlerThatFails(t *testing.T) {
 	statuses := make(chan int, 1)
-	guard := patient(httplimit.Per(limittest.New(t).Client(), "all", rratelimiter.PerHour(9), nil).CountIf(func(status int, _ http.Header) bool {
-		statuses <- status
-		return true
-	}))
+	guard := patient(
+		httplimit.Per(limittest.New(t).Client(), "all", rratelimiter.PerHour(9), nil).
+			CountIf(func(status int, _ http.Header) bool {
+				statuses <- status
+				return true
+			}),
+	)
 	app := fiber.New(fiber.Config{ErrorHandler: func(_ fiber.Ctx, err error) error { return err }})
 	app.Get("/", fiberlimit.Middleware(guard), func(fiber.Ctx) error { return errWrongPassword })
 	wantResponse(t, serve(t, app), "GET / HTTP/1.1\r\nHost: a\r\n\r\n", http.StatusInternalServerError)
@@ -137,7 +140,9 @@ func TestRouteIsTheKey(t *testing.T) {
 func TestLimitsSeeTheRequest(t *testing.T) {
 	seen := make(chan string, 2) // a path of which servers read two is seen twice
 	guard := patient(func(r *http.Request) httplimit.Claim {
-		addr := httplimit.ClientAddr{Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8")}}
+		addr := httplimit.ClientAddr{
+			Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8")},
+		}
 		seen <- fmt.Sprint(r.Method, " ", r.URL.Path, " ", r.RequestURI, " ", r.Host, " ", addr.Key(r), " ", r.ContentLength, " ", r.Header.Values("Host"))
 		return httplimit.Claim{}
 	})
@@ -147,7 +152,10 @@ func TestLimitsSeeTheRequest(t *testing.T) {
 	addr := serve(t, app)
 	head := "Host: shop.example\r\nX-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: 10.0.0.1\r\n"
 	for _, c := range []struct{ request, want string }{
-		{"POST /a%20b?c=d HTTP/1.1\r\n" + head + "Content-Length: 3\r\n\r\nabc", "POST /a b /a%20b?c=d shop.example 192.0.2.1 3 []"},
+		{
+			"POST /a%20b?c=d HTTP/1.1\r\n" + head + "Content-Length: 3\r\n\r\nabc",
+			"POST /a b /a%20b?c=d shop.example 192.0.2.1 3 []",
+		},
 		{"GET /%zz?c=d HTTP/1.1\r\n" + head + "\r\n", "GET /%zz /%zz?c=d shop.example 192.0.2.1 0 []"},
 	} {
 		wantResponse(t, addr, c.request, http.StatusOK)
@@ -188,7 +196,8 @@ func TestKeysOutliveTheirRequest(t *testing.T) {
 	}
 }
 
-// A guard in the application and another one in a route both describe their limits, and leave cookies as they are.
+// A guard in the application and another one in a route both describe their limits, and leave
+// cookies as they are.
 func TestTwoGuards(t *testing.T) {
 	client := limittest.New(t).Client()
 	app := newApp()

@@ -12,14 +12,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// Middleware returns a handler that lets requests pass, or responds to them as [httplimit.Guard.Admit] does and aborts the
-// chain. It sets Request.Pattern to the path of the route, such as "/orders/:id", for the key [httplimit.Route]; without a
-// route the pattern is "". With a nil guard all requests pass.
+// Middleware returns a handler that lets requests pass, or responds to them as
+// [httplimit.Guard.Admit] does and aborts the chain. It sets Request.Pattern to the path of the
+// route, such as "/orders/:id", for the key [httplimit.Route]; without a route the pattern is "".
+// With a nil guard all requests pass.
 //
-// The permits that depend on the response (CountIf, CostAfter) are corrected with the status that is sent. If the chain ends
-// with c.Errors and without a response, this is the status that a handler outside of this one, such as an error handler,
-// writes later; if no handler writes a body or a header, the permits stay taken. If the chain panics before it writes, the
-// status is 500. If a handler takes over the connection, it is c.Writer.Status, usually 200.
+// The permits that depend on the response (CountIf, CostAfter) are corrected with the status that
+// is sent. If the chain ends with c.Errors and without a response, this is the status that a
+// handler outside of this one, such as an error handler, writes later; if no handler writes a body
+// or a header, the permits stay taken. If the chain panics before it writes, the status is 500. If
+// a handler takes over the connection, it is c.Writer.Status, usually 200.
 func Middleware(guard *httplimit.Guard) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		c.Request.Pattern = c.FullPath()

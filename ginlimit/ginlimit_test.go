@@ -40,7 +40,8 @@ func routes(router *gin.Engine) {
 	})
 }
 
-// respond returns the middleware that turns errors into responses: in several ways, of which each writes.
+// respond returns the middleware that turns errors into responses: in several ways, of which each
+// writes.
 func respond(write func(c *gin.Context)) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		if c.Next(); c.Errors.Last() != nil && errors.Is(c.Errors.Last(), errWrongPassword) {

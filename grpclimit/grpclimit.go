@@ -1,5 +1,5 @@
-// Package grpclimit guards gRPC servers with the limits, keys, rules and policies of httplimit. Refused calls fail with
-// RESOURCE_EXHAUSTED and the delay until a retry.
+// Package grpclimit guards gRPC servers with the limits, keys, rules and policies of httplimit.
+// Refused calls fail with RESOURCE_EXHAUSTED and the delay until a retry.
 //
 //	guard := httplimit.New(
 //		httplimit.Per(client, "1s", rratelimiter.PerSecond(10), httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Path)),
@@ -10,9 +10,11 @@
 //		grpc.StreamInterceptor(grpclimit.Stream(guard)),
 //	)
 //
-// Limits see a call as the HTTP request that it is on the wire: a POST whose path is the method ("/shop.Orders/Get")
-// and whose header is the metadata. [Request] returns it. The functions of CountIf and CostAfter get what the call ended with: the
-// HTTP status for its code, as in gRPC-Gateway (UNAUTHENTICATED is 401), and the header field Grpc-Status with the code as a number.
+// Limits see a call as the HTTP request that it is on the wire: a POST whose path is the method
+// ("/shop.Orders/Get") and whose header is the metadata. [Request] returns it. The functions of
+// CountIf and CostAfter get what the call ended with: the HTTP status for its code, as in
+// gRPC-Gateway (UNAUTHENTICATED is 401), and the header field Grpc-Status with the code as a
+// number.
 //
 // A [Pacer] limits the rate of the calls that a program sends.
 package grpclimit
@@ -37,7 +39,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// Unary returns an interceptor that lets calls pass, or refuses them as Check does. With a nil guard all calls pass.
+// Unary returns an interceptor that lets calls pass, or refuses them as Check does. With a nil
+// guard all calls pass.
 func Unary(guard *httplimit.Guard) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		var reply any
@@ -49,8 +52,8 @@ func Unary(guard *httplimit.Guard) grpc.UnaryServerInterceptor {
 	}
 }
 
-// Stream returns an interceptor that lets streams open, or refuses them as Check does. With a nil guard all streams
-// open. Messages on an open stream are not limited.
+// Stream returns an interceptor that lets streams open, or refuses them as Check does. With a nil
+// guard all streams open. Messages on an open stream are not limited.
 func Stream(guard *httplimit.Guard) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		return serve(stream.Context(), guard, info.FullMethod, func() error { return handler(srv, stream) })
@@ -73,15 +76,16 @@ func serve(ctx context.Context, guard *httplimit.Guard, fullMethod string, handl
 	return err
 }
 
-// Check decides on a call. ctx is the server's context of the call, and fullMethod the method that is called. The error is
-// nil if the call may pass, else a status:
+// Check decides on a call. ctx is the server's context of the call, and fullMethod the method that
+// is called. The error is nil if the call may pass, else a status:
 //   - RESOURCE_EXHAUSTED if a limit refused, with a QuotaFailure that names the limits;
 //   - UNAVAILABLE if the limits could not be checked and the policy fails closed;
 //   - CANCELLED or DEADLINE_EXCEEDED if the call's context ended.
 //
-// The first two have a RetryInfo, and the trailer grpc-retry-pushback-ms, from which gRPC clients with a retry policy
-// take the delay. Guard.PartitionKeys adds the keys to the QuotaFailure; Guard.Refuse and Guard.XRateLimit are for
-// HTTP. Check does not see how the call ends, so limits with CountIf or CostAfter keep the permits that they took.
+// The first two have a RetryInfo, and the trailer grpc-retry-pushback-ms, from which gRPC clients
+// with a retry policy take the delay. Guard.PartitionKeys adds the keys to the QuotaFailure;
+// Guard.Refuse and Guard.XRateLimit are for HTTP. Check does not see how the call ends, so limits
+// with CountIf or CostAfter keep the permits that they took.
 func Check(ctx context.Context, guard *httplimit.Guard, fullMethod string) error {
 	return refusal(ctx, guard, guard.Decide(Request(ctx, fullMethod)))
 }
@@ -128,12 +132,15 @@ func refuse(ctx context.Context, s *status.Status, retry time.Duration, quota *e
 	return detailed.Err()
 }
 
-// Request returns a call as limits see it. Its path and pattern are the method with a leading slash. Servers of gRPC before
-// 1.79.3 also serve a stream that is opened without the slash, and pass its method on without the slash. If the connection uses
-// TLS, the field TLS has its state, with the client's certificates.
+// Request returns a call as limits see it. Its path and pattern are the method with a leading
+// slash. Servers of gRPC before 1.79.3 also serve a stream that is opened without the slash, and
+// pass its method on without the slash. If the connection uses TLS, the field TLS has its state,
+// with the client's certificates.
 func Request(ctx context.Context, fullMethod string) *http.Request {
 	fullMethod = "/" + strings.TrimPrefix(fullMethod, "/")
-	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: fullMethod}, Pattern: fullMethod, Header: http.Header{}}
+	r := &http.Request{
+		Method: http.MethodPost, URL: &url.URL{Path: fullMethod}, Pattern: fullMethod, Header: http.Header{},
+	}
 	if p, ok := peer.FromContext(ctx); ok && p != nil {
 		if p.Addr != nil {
 			r.RemoteAddr = p.Addr.String()

@@ -53,11 +53,15 @@ func serveBy(
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.Unary(guard)), grpc.StreamInterceptor(grpclimit.Stream(guard)))
+	server := grpc.NewServer(
+		grpc.UnaryInterceptor(grpclimit.Unary(guard)), grpc.StreamInterceptor(grpclimit.Stream(guard)),
+	)
 	grpc_health_v1.RegisterHealthServer(server, service)
 	go server.Serve(listener)
 	t.Cleanup(server.Stop)
-	conn, err := grpc.NewClient(listener.Addr().String(), append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient(
+		listener.Addr().String(),
+		append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +104,8 @@ func TestRefusedCallIsToldWhenToComeBack(t *testing.T) {
 		t.Errorf("retry after %v", d)
 	}
 	violations := refused.Details()[1].(*errdetails.QuotaFailure).Violations
-	if len(violations) != 1 || violations[0].Description != "1m" || violations[0].Subject != "127.0.0.1:/grpc.health.v1.Health/Check" {
+	if len(violations) != 1 || violations[0].Description != "1m" ||
+		violations[0].Subject != "127.0.0.1:/grpc.health.v1.Health/Check" {
 		t.Errorf("violations %v", violations)
 	}
 	if got := fmt.Sprint(trailer["grpc-retry-pushback-ms"]); got != "[59500]" {
@@ -124,7 +129,9 @@ func codeIn(ctx context.Context) error {
 	return status.Error(code, "as asked for")
 }
 
-func (logins) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+func (logins) Check(
+	ctx context.Context, _ *grpc_health_v1.HealthCheckRequest,
+) (*grpc_health_v1.HealthCheckResponse, error) {
 	return &grpc_health_v1.HealthCheckResponse{}, codeIn(ctx)
 }
 
@@ -136,10 +143,12 @@ func (logins) Watch(_ *grpc_health_v1.HealthCheckRequest, stream grpc_health_v1.
 func TestCountIfGetsTheCode(t *testing.T) {
 	s := limittest.New(t)
 	var fields sync.Map
-	guard := httplimit.New(httplimit.Per(s.Client(), "logins", rratelimiter.PerHour(3), nil).CountIf(func(status int, h http.Header) bool {
-		fields.Store(status, h.Get("Grpc-Status"))
-		return status == http.StatusUnauthorized
-	}))
+	guard := httplimit.New(
+		httplimit.Per(s.Client(), "logins", rratelimiter.PerHour(3), nil).CountIf(func(status int, h http.Header) bool {
+			fields.Store(status, h.Get("Grpc-Status"))
+			return status == http.StatusUnauthorized
+		}),
+	)
 	guard.Policy = patient
 	c := serveBy(t, logins{}, guard)
 	l := s.Client().RateLimiter("ratelimit:logins")
@@ -157,7 +166,8 @@ func TestCountIfGetsTheCode(t *testing.T) {
 		if got := status.Code(err); got != want {
 			t.Fatalf("%s: %v, not %v", code, err, want)
 		}
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) { // permits are given back in the background
+		// permits are given back in the background
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 			n, err := l.AvailablePermits(t.Context())
 			if err != nil || n == free {
 				break
@@ -243,20 +253,27 @@ type opened struct {
 
 func (o opened) Context() context.Context { return o.ctx }
 
-// gRPC itself refuses a method without its leading slash (before 1.79.3 it did not: GO-2026-4762). Such a call reaches no
-// limit.
+// gRPC itself refuses a method without its leading slash (before 1.79.3 it did not: GO-2026-4762).
+// Such a call reaches no limit.
 func TestMethodWithoutItsSlashIsRefused(t *testing.T) {
 	guard := httplimit.New(httplimit.Per(limittest.New(t).Client(), "1h", rratelimiter.PerHour(1), httplimit.Route))
 	guard.Policy = patient
 	var asked atomic.Int32
 	guard.Skip = []httplimit.Rule{func(*http.Request) bool { asked.Add(1); return false }}
-	c := serve(t, guard,
-		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			return call(ctx, strings.TrimPrefix(method, "/"), in, out, conn, opts...)
-		}),
-		grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			return open(ctx, desc, conn, strings.TrimPrefix(method, "/"), opts...)
-		}))
+	c := serve(
+		t,
+		guard,
+		grpc.WithUnaryInterceptor(
+			func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+				return call(ctx, strings.TrimPrefix(method, "/"), in, out, conn, opts...)
+			},
+		),
+		grpc.WithStreamInterceptor(
+			func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+				return open(ctx, desc, conn, strings.TrimPrefix(method, "/"), opts...)
+			},
+		),
+	)
 	wantCodes(t, t.Context(), c, codes.Unimplemented, codes.Unimplemented)
 	stream, err := c.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 	if err == nil {
@@ -304,7 +321,8 @@ func TestRequestKnowsTheConnection(t *testing.T) {
 		if p.Addr != nil && r.RemoteAddr != "192.0.2.1:80" {
 			t.Errorf("from %q", r.RemoteAddr)
 		}
-		if secure := p.AuthInfo != nil; secure != (r.TLS != nil) || secure && r.TLS.PeerCertificates[0].Subject.CommonName != "shop" {
+		if secure := p.AuthInfo != nil; secure != (r.TLS != nil) ||
+			secure && r.TLS.PeerCertificates[0].Subject.CommonName != "shop" {
 			t.Errorf("TLS %+v", r.TLS)
 		}
 	}
@@ -326,7 +344,8 @@ func TestRedisThatFails(t *testing.T) {
 			t.Errorf("failure %v: %v", c.failure, err)
 		}
 		if c.want != codes.OK {
-			if details := status.Convert(err).Details(); len(details) != 1 || details[0].(*errdetails.RetryInfo).RetryDelay.AsDuration() <= 0 {
+			if details := status.Convert(err).Details(); len(details) != 1 ||
+				details[0].(*errdetails.RetryInfo).RetryDelay.AsDuration() <= 0 {
 				t.Errorf("details %v", details)
 			}
 		}
@@ -338,7 +357,9 @@ func TestRateOfZeroRefusesEveryCall(t *testing.T) {
 	for rate, want := range map[rratelimiter.Rate]codes.Code{
 		rratelimiter.PerMinute(0): codes.ResourceExhausted, rratelimiter.Unlimited: codes.OK,
 	} {
-		guard := httplimit.New(httplimit.PerFunc(s.Client(), "plan", func(*http.Request) rratelimiter.Rate { return rate }, nil))
+		guard := httplimit.New(
+			httplimit.PerFunc(s.Client(), "plan", func(*http.Request) rratelimiter.Rate { return rate }, nil),
+		)
 		guard.Policy = patient
 		wantCodes(t, t.Context(), serve(t, guard), want, want)
 	}
@@ -347,7 +368,9 @@ func TestRateOfZeroRefusesEveryCall(t *testing.T) {
 // A gRPC client with a retry policy retries after the delay in the trailer.
 func TestClientComesBack(t *testing.T) {
 	s := limittest.New(t)
-	guard := httplimit.New(httplimit.Per(s.Client(), "20ms", rratelimiter.Rate{Permits: 1, Interval: 20 * time.Millisecond}, httplimit.Path))
+	guard := httplimit.New(
+		httplimit.Per(s.Client(), "20ms", rratelimiter.Rate{Permits: 1, Interval: 20 * time.Millisecond}, httplimit.Path),
+	)
 	guard.Policy = &httplimit.Policy{
 		Bound:  10 * time.Second,
 		OnDeny: func(context.Context, httplimit.Decision) { s.Advance(20 * time.Millisecond) },

@@ -19,28 +19,32 @@ import (
 
 // pacer.go limits the rate of outgoing calls. It does not depend on guards.
 
-// A Pacer limits the rate of outgoing calls, as httplimit.Transport does for HTTP requests. All processes that use the same
-// limiter share its rate. Each call, and each stream when it opens, takes one permit. Use one Pacer for each service that has
-// a limit. The fields of a Pacer must not change after its first use. A Pacer is safe for concurrent use and must not be copied.
+// A Pacer limits the rate of outgoing calls, as httplimit.Transport does for HTTP requests. All
+// processes that use the same limiter share its rate. Each call, and each stream when it opens,
+// takes one permit. Use one Pacer for each service that has a limit. The fields of a Pacer must not
+// change after its first use. A Pacer is safe for concurrent use and must not be copied.
 //
 //	pacer := &grpclimit.Pacer{Limiter: client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(10)))}
 //	conn, err := grpc.NewClient(target, credentials,
 //		grpc.WithUnaryInterceptor(pacer.Unary), grpc.WithStreamInterceptor(pacer.Stream))
 //
-// A call waits for its permit until its context ends. If the context ends first, the call is not sent, and fails with
-// CANCELLED or DEADLINE_EXCEEDED. If the limiter returns another error, for example because Redis cannot be reached, the call
-// is not sent, and fails with UNAVAILABLE. The error wraps that of [rratelimiter.Limiter.Acquire].
+// A call waits for its permit until its context ends. If the context ends first, the call is not
+// sent, and fails with CANCELLED or DEADLINE_EXCEEDED. If the limiter returns another error, for
+// example because Redis cannot be reached, the call is not sent, and fails with UNAVAILABLE. The
+// error wraps that of [rratelimiter.Limiter.Acquire].
 //
-// If a call or a stream ends with RESOURCE_EXHAUSTED or UNAVAILABLE and a RetryInfo, as those of a server with a guard do, all
-// calls pause for the delay in it. The caller gets the error. What other processes do during a pause is described at
-// httplimit.Transport. RESOURCE_EXHAUSTED without a RetryInfo starts no pause: gRPC itself uses it for messages that are too
-// large. The attempts of a retry policy of gRPC belong to one call: they are neither paced nor seen.
+// If a call or a stream ends with RESOURCE_EXHAUSTED or UNAVAILABLE and a RetryInfo, as those of a
+// server with a guard do, all calls pause for the delay in it. The caller gets the error. What
+// other processes do during a pause is described at httplimit.Transport. RESOURCE_EXHAUSTED without
+// a RetryInfo starts no pause: gRPC itself uses it for messages that are too large. The attempts of
+// a retry policy of gRPC belong to one call: they are neither paced nor seen.
 type Pacer struct {
 	// Limiter decides when a call is sent. It must not be nil.
 	Limiter *rratelimiter.Limiter
 	// MaxPause is the longest pause that one call can cause; 0 means 1 minute.
 	MaxPause time.Duration
-	// Logger gets one line for each pause in which permits could not be taken or given back. nil means slog.Default().
+	// Logger gets one line for each pause in which permits could not be taken or given back. nil means
+	// slog.Default().
 	Logger *slog.Logger
 
 	once  sync.Once
@@ -48,7 +52,10 @@ type Pacer struct {
 }
 
 // Unary is a grpc.UnaryClientInterceptor. See Pacer.
-func (p *Pacer) Unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (p *Pacer) Unary(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	if err := p.await(ctx); err != nil {
 		return err
 	}
@@ -58,7 +65,10 @@ func (p *Pacer) Unary(ctx context.Context, method string, req, reply any, cc *gr
 }
 
 // Stream is a grpc.StreamClientInterceptor. See Pacer. Messages on an open stream are not paced.
-func (p *Pacer) Stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func (p *Pacer) Stream(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer,
+	opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
 	if err := p.await(ctx); err != nil {
 		return nil, err
 	}

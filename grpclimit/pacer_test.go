@@ -41,20 +41,33 @@ func (r *remote) answer() error {
 }
 
 func (r *remote) call(ctx context.Context, p *grpclimit.Pacer) error {
-	return p.Unary(ctx, "/a/B", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
-		return r.answer()
-	})
+	return p.Unary(
+		ctx,
+		"/a/B",
+		nil,
+		nil,
+		nil,
+		func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+			return r.answer()
+		},
+	)
 }
 
 // stream opens a stream, and receives a message. The error comes when it opens, or later.
 func (r *remote) stream(ctx context.Context, p *grpclimit.Pacer, later bool) error {
-	s, err := p.Stream(ctx, nil, nil, "/a/B", func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-		err := r.answer()
-		if later || err == nil {
-			return ended{err: err}, nil
-		}
-		return nil, err
-	})
+	s, err := p.Stream(
+		ctx,
+		nil,
+		nil,
+		"/a/B",
+		func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+			err := r.answer()
+			if later || err == nil {
+				return ended{err: err}, nil
+			}
+			return nil, err
+		},
+	)
 	if err != nil {
 		return err
 	}
@@ -169,7 +182,9 @@ func TestPauseOfOtherProcesses(t *testing.T) {
 func TestCallThatGetsNoPermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := limittest.NewRealTime(t)
-		p, r := &grpclimit.Pacer{Limiter: s.Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerHour(1)))}, newRemote()
+		p, r := &grpclimit.Pacer{
+			Limiter: s.Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerHour(1))),
+		}, newRemote()
 		if err := r.call(t.Context(), p); err != nil {
 			t.Error(err)
 		}

@@ -15,10 +15,13 @@ import (
 
 // statuses are the HTTP statuses of the codes, as in gRPC-Gateway.
 var statuses = map[codes.Code]int{
-	codes.OK: http.StatusOK, codes.Canceled: 499, codes.InvalidArgument: http.StatusBadRequest, codes.DeadlineExceeded: http.StatusGatewayTimeout,
-	codes.NotFound: http.StatusNotFound, codes.AlreadyExists: http.StatusConflict, codes.PermissionDenied: http.StatusForbidden,
-	codes.Unauthenticated: http.StatusUnauthorized, codes.ResourceExhausted: http.StatusTooManyRequests,
-	codes.FailedPrecondition: http.StatusBadRequest, codes.Aborted: http.StatusConflict, codes.OutOfRange: http.StatusBadRequest,
+	codes.OK: http.StatusOK, codes.Canceled: 499, codes.InvalidArgument: http.StatusBadRequest,
+	codes.DeadlineExceeded: http.StatusGatewayTimeout,
+	codes.NotFound:         http.StatusNotFound, codes.AlreadyExists: http.StatusConflict,
+	codes.PermissionDenied: http.StatusForbidden,
+	codes.Unauthenticated:  http.StatusUnauthorized, codes.ResourceExhausted: http.StatusTooManyRequests,
+	codes.FailedPrecondition: http.StatusBadRequest, codes.Aborted: http.StatusConflict,
+	codes.OutOfRange:    http.StatusBadRequest,
 	codes.Unimplemented: http.StatusNotImplemented, codes.Unavailable: http.StatusServiceUnavailable,
 }
 

@@ -10,18 +10,22 @@ import (
 
 // after.go corrects the permits that a request takes, after its response.
 
-// CountIf returns the same limit, but a request counts only if f returns true for its response: for example only failed
-// logins. Each request takes its permits before it is handled. So the requests that are handled at the same time cannot
-// exceed the rate. If f returns false, the permits are given back after the response.
+// CountIf returns the same limit, but a request counts only if f returns true for its response: for
+// example only failed logins. Each request takes its permits before it is handled. So the requests
+// that are handled at the same time cannot exceed the rate. If f returns false, the permits are
+// given back after the response.
 //
-// f gets the status of the response, and the header after the handler has returned. The header then also has the fields
-// that were set too late to be sent. f must return quickly, and may be called concurrently. The status is 500 if the
-// handler panics before it writes, and 101 if the handler takes over the connection.
+// f gets the status of the response, and the header after the handler has returned. The header then
+// also has the fields that were set too late to be sent. f must return quickly, and may be called
+// concurrently. The status is 500 if the handler panics before it writes, and 101 if the handler
+// takes over the connection.
 //
-// [Guard.Middleware] calls f, and so do ginlimit, echolimit and fiberlimit. [Guard.Check], [Guard.Admit] and [Guard.Decide]
-// do not see the response, so the permits stay taken until the caller calls [Policy.Settle]. After the handler has
-// returned, permits are given back in the background, for at most 1 s. This does not delay the response. Policy.OnError
-// and Policy.Logger get the errors. The permits are not given back, and return when their interval is over, in these cases:
+// [Guard.Middleware] calls f, and so do ginlimit, echolimit and fiberlimit. [Guard.Check],
+// [Guard.Admit] and [Guard.Decide] do not see the response, so the permits stay taken until the
+// caller calls [Policy.Settle]. After the handler has returned, permits are given back in the
+// background, for at most 1 s. This does not delay the response. Policy.OnError and Policy.Logger
+// get the errors. The permits are not given back, and return when their interval is over, in these
+// cases:
 //   - if the response takes longer than the interval;
 //   - if the process ends first, or if Redis does not reply within 1 s;
 //   - if this process granted them locally (FailLocal);
@@ -34,18 +38,20 @@ func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 	}
 }
 
-// CostAfter returns the same limit for requests whose cost in permits is known only after the response: for example the
-// tokens of a language model, which the handler sets in a header field. f is called as in CountIf, and the text there
-// applies to it. f returns the cost of the request. The request took its permits (one, or the result of Cost) before:
+// CostAfter returns the same limit for requests whose cost in permits is known only after the
+// response: for example the tokens of a language model, which the handler sets in a header field. f
+// is called as in CountIf, and the text there applies to it. f returns the cost of the request. The
+// request took its permits (one, or the result of Cost) before:
 //   - If the cost is lower, the difference is given back as in CountIf. A cost below 0 counts as 0.
-//   - If the cost is higher, the difference is taken from the permits that are free at this time. No request is refused
-//     because of this, and no request waits. If too few permits are free, the rest of the difference is not counted. So
-//     Cost should return the highest possible cost of the request.
+//   - If the cost is higher, the difference is taken from the permits that are free at this time.
+//     No request is refused because of this, and no request waits. If too few permits are free, the
+//     rest of the difference is not counted. So Cost should return the highest possible cost of the
+//     request.
 //
-// If the limiter has no method Release (package classic), or if this process granted the permits locally (FailLocal), f
-// is not called, and the cost is not corrected. A limiter with Release but without AcquireUpTo grants either the whole
-// difference or nothing. If a limit has both CountIf and CostAfter, and the function of CountIf returns false, the cost
-// is 0.
+// If the limiter has no method Release (package classic), or if this process granted the permits
+// locally (FailLocal), f is not called, and the cost is not corrected. A limiter with Release but
+// without AcquireUpTo grants either the whole difference or nothing. If a limit has both CountIf
+// and CostAfter, and the function of CountIf returns false, the cost is 0.
 func (l Limit) CostAfter(f func(status int, h http.Header) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)
@@ -68,8 +74,8 @@ func (c Claim) final(status int, h http.Header) int64 {
 	return c.Permits
 }
 
-// Settles reports whether the request took permits whose number depends on its response. If it returns false,
-// [Policy.Settle] has no effect, and need not be called.
+// Settles reports whether the request took permits whose number depends on its response. If it
+// returns false, [Policy.Settle] has no effect, and need not be called.
 func (d Decision) Settles() bool {
 	for _, a := range d.Answers {
 		if a.settles() && a.Allowed && a.back != nil {
@@ -79,11 +85,12 @@ func (d Decision) Settles() bool {
 	return false
 }
 
-// Settle corrects the permits that a request took, after its response: see [Limit.CountIf] and [Limit.CostAfter].
-// [Guard.Middleware] calls Settle. After [Guard.Admit], [Guard.Decide] and [Policy.Decide], call Settle once for each
-// Decision that let a request pass, also if its handler panics. status is the one that is sent: a handler can return an
-// error that the router turns into a response later. Settle calls the functions of the limits and returns. It then
-// corrects the permits in the background for at most 1 s, even if ctx ends.
+// Settle corrects the permits that a request took, after its response: see [Limit.CountIf] and
+// [Limit.CostAfter]. [Guard.Middleware] calls Settle. After [Guard.Admit], [Guard.Decide] and
+// [Policy.Decide], call Settle once for each Decision that let a request pass, also if its handler
+// panics. status is the one that is sent: a handler can return an error that the router turns into
+// a response later. Settle calls the functions of the limits and returns. It then corrects the
+// permits in the background for at most 1 s, even if ctx ends.
 func (p *Policy) Settle(ctx context.Context, d Decision, status int, h http.Header) {
 	for _, a := range d.Answers {
 		if !a.settles() || !a.Allowed || a.back == nil {

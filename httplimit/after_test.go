@@ -57,7 +57,10 @@ func TestRequestsCountByTheirResponses(t *testing.T) {
 		paths  []string
 		want   int64
 	}{
-		{"only successes count", func(l Limit) Limit { return l.CountIf(succeeded) }, []string{"/200", "/500", "/404", "/204"}, 2},
+		{
+			"only successes count", func(l Limit) Limit { return l.CountIf(succeeded) },
+			[]string{"/200", "/500", "/404", "/204"}, 2,
+		},
 		{"cost is returned", func(l Limit) Limit { return l.Cost(ten).CountIf(succeeded) }, []string{"/200", "/500"}, 10},
 		{"cheaper", func(l Limit) Limit { return l.Cost(ten).CostAfter(costOf) }, []string{"/200/3", "/200/4"}, 7},
 		{"as expected", func(l Limit) Limit { return l.Cost(ten).CostAfter(costOf) }, []string{"/200/10"}, 10},
@@ -65,7 +68,10 @@ func TestRequestsCountByTheirResponses(t *testing.T) {
 		{"dearer", func(l Limit) Limit { return l.CostAfter(costOf) }, []string{"/200/3", "/200/4"}, 7},
 		{"more than is free", func(l Limit) Limit { return l.CostAfter(costOf) }, []string{"/200/15", "/200/1000"}, 20},
 		{"both", func(l Limit) Limit { return l.CostAfter(costOf).CountIf(succeeded) }, []string{"/200/3", "/500/4"}, 3},
-		{"both, the other way round", func(l Limit) Limit { return l.CountIf(succeeded).CostAfter(costOf) }, []string{"/200/3", "/500/4"}, 3},
+		{
+			"both, the other way round", func(l Limit) Limit { return l.CountIf(succeeded).CostAfter(costOf) },
+			[]string{"/200/3", "/500/4"}, 3,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -110,14 +116,17 @@ func (a *asked) Request(_ context.Context, info rratelimiter.RequestInfo) {
 	a.methods[info.Method]++
 }
 
-// Limits of one server are checked in one call, also if some depend on the response, and each corrects its own permits.
+// Limits of one server are checked in one call, also if some depend on the response, and each
+// corrects its own permits.
 func TestLimitsThatDependOnTheResponseAreOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seen := &asked{methods: map[string]int{}}
 		client := limittest.NewRealTime(t).Client(rratelimiter.WithObserver(seen))
 		guard := patient(
 			Per(client, "requests", rratelimiter.PerHour(20), nil),
-			Per(client, "failed", rratelimiter.PerHour(20), nil).CountIf(func(status int, _ http.Header) bool { return status >= 400 }),
+			Per(
+				client, "failed", rratelimiter.PerHour(20), nil,
+			).CountIf(func(status int, _ http.Header) bool { return status >= 400 }),
 			Per(client, "tokens", rratelimiter.PerHour(20), nil).Cost(ten).CostAfter(costOf),
 		)
 		wantCodes(t, guard.Middleware(answering), "192.0.2.1", "/200/7", 200)
@@ -136,7 +145,11 @@ func TestLimitsThatDependOnTheResponseAreOneCall(t *testing.T) {
 func TestPermitsAreTakenWhileARequestIsHandled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := limittest.NewRealTime(t).Client()
-		guard := patient(Per(client, "failed", rratelimiter.PerMinute(1), byAddr).CountIf(func(status int, _ http.Header) bool { return status == 401 }))
+		guard := patient(
+			Per(
+				client, "failed", rratelimiter.PerMinute(1), byAddr,
+			).CountIf(func(status int, _ http.Header) bool { return status == 401 }),
+		)
 		slow := guard.Middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(30 * time.Second) }))
 		first := make(chan int)
 		go func() { first <- get(slow, "192.0.2.1", "/").Code }()
@@ -195,7 +208,8 @@ func TestGivingBackDoesNotDelayTheResponse(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		lines := book.lines()
-		if len(lines) != 1 || !strings.Contains(lines[0], "permits could be neither given back nor corrected") || !strings.Contains(lines[0], "lazy") {
+		if len(lines) != 1 || !strings.Contains(lines[0], "permits could be neither given back nor corrected") ||
+			!strings.Contains(lines[0], "lazy") {
 			t.Errorf("logged %q", lines)
 		}
 		if !errors.Is(reported, context.DeadlineExceeded) {
@@ -220,10 +234,12 @@ func TestOtherLimitersThatCountByTheResponse(t *testing.T) {
 			t.Errorf("%d used after less", l.used)
 		}
 		called := false
-		guard.SetLimits(Shared("fixed", fixed{result: rratelimiter.Result{Allowed: true}}).CountIf(func(int, http.Header) bool {
-			called = true
-			return false
-		}))
+		guard.SetLimits(
+			Shared("fixed", fixed{result: rratelimiter.Result{Allowed: true}}).CountIf(func(int, http.Header) bool {
+				called = true
+				return false
+			}),
+		)
 		if wantCodes(t, guard.Middleware(answering), "192.0.2.1", "/200", 200); called {
 			t.Error("asked for a limiter that takes nothing back")
 		}
@@ -245,7 +261,10 @@ func TestStatusOfAResponse(t *testing.T) {
 		}, 200},
 		{"informational first", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); w.WriteHeader(404) }, 404},
 		{"panic", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 500},
-		{"panic after the status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403); panic(http.ErrAbortHandler) }, 403},
+		{
+			"panic after the status",
+			func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403); panic(http.ErrAbortHandler) }, 403,
+		},
 		{"hijacked", func(w http.ResponseWriter, _ *http.Request) {
 			conn, _, err := w.(http.Hijacker).Hijack()
 			if err == nil {
@@ -296,7 +315,8 @@ func TestSettleByHand(t *testing.T) {
 	})
 }
 
-// Admit tells whether a response is of interest: of the requests that pass, and took permits that can be corrected.
+// Admit tells whether a response is of interest: of the requests that pass, and took permits that
+// can be corrected.
 func TestDecisionThatSettles(t *testing.T) {
 	client := limittest.New(t).Client()
 	login := Per(client, "logins", rratelimiter.PerHour(1), nil)

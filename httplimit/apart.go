@@ -9,12 +9,13 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// apart.go checks limits one by one. If one of them has an invalid configuration, the others stay in force.
+// apart.go checks limits one by one. If one of them has an invalid configuration, the others stay
+// in force.
 
-// askApart checks one limit after the other. It calls a limit again only after an error, so no limit grants twice. If a
-// limit has an invalid configuration, the policy's failure mode decides for this limit only. askApart returns the error
-// of this limit if no other limit can decide, or if the failure mode is FailClosed. If a limit refuses or fails, the
-// granted permits are given back.
+// askApart checks one limit after the other. It calls a limit again only after an error, so no
+// limit grants twice. If a limit has an invalid configuration, the policy's failure mode decides
+// for this limit only. askApart returns the error of this limit if no other limit can decide, or if
+// the failure mode is FailClosed. If a limit refuses or fails, the granted permits are given back.
 func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error) {
 	var g granted
 	var wrong []Claim
@@ -57,8 +58,9 @@ func (p *Policy) askApart(ctx context.Context, claims []Claim) ([]Answer, error)
 // refusal is the answer of a limit whose rate is 0.
 func refusal(c Claim) Answer { return Answer{Claim: c, Refused: true} }
 
-// askOne checks one limit. If a claim without a known Rate needs more permits than the rate, it is reduced to one
-// permit. If even one permit exceeds what the limit can grant, the limit refuses the request.
+// askOne checks one limit. If a claim without a known Rate needs more permits than the rate, it is
+// reduced to one permit. If even one permit exceeds what the limit can grant, the limit refuses the
+// request.
 func (p *Policy) askOne(ctx context.Context, c *Claim) (Answer, error) {
 	for {
 		a, err := p.allow(ctx, *c)

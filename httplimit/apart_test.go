@@ -83,7 +83,10 @@ func TestClaimsThatAreTooMuchInSum(t *testing.T) {
 	client := limittest.New(t).Client()
 	for _, c := range []struct{ first, second, taken int64 }{{6, 6, 10}, {10, 1, 10}, {12, 3, 10}, {5, 5, 10}, {4, 5, 9}} {
 		var reported []error
-		p := &Policy{Bound: 10 * time.Second, Logger: quiet, OnError: func(_ context.Context, err error) { reported = append(reported, err) }}
+		p := &Policy{
+			Bound: 10 * time.Second, Logger: quiet,
+			OnError: func(_ context.Context, err error) { reported = append(reported, err) },
+		}
 		claim := Named(client, "1h", fmt.Sprint(c.first, c.second), rratelimiter.PerHour(10))
 		first, second := claim, claim
 		first.Permits, second.Permits = c.first, c.second
@@ -105,7 +108,8 @@ func TestFailureBesideAWrongConfiguration(t *testing.T) {
 		Claim{Name: "first", Limiter: first},
 		Claim{Name: "wrong", Limiter: fixed{err: rratelimiter.ErrNotInitialized}},
 		Claim{Name: "broken", Limiter: fixed{err: cause}})
-	if d.Outcome != FailedOpen || !errors.Is(d.Err, cause) || !errors.Is(d.Err, rratelimiter.ErrNotInitialized) || first.used != 0 {
+	if d.Outcome != FailedOpen || !errors.Is(d.Err, cause) || !errors.Is(d.Err, rratelimiter.ErrNotInitialized) ||
+		first.used != 0 {
 		t.Errorf("%+v, %d used", d, first.used)
 	}
 }
@@ -114,13 +118,16 @@ func TestFailureBesideAWrongConfiguration(t *testing.T) {
 func TestOnlyTheClaimAboveItsRateIsCut(t *testing.T) {
 	small, large := &exceeding{counting{limit: 3}}, &counting{limit: 20}
 	p := &Policy{Logger: quiet}
-	d := p.Decide(t.Context(), Claim{Name: "large", Permits: 5, Limiter: large}, Claim{Name: "small", Permits: 5, Limiter: small})
+	d := p.Decide(
+		t.Context(), Claim{Name: "large", Permits: 5, Limiter: large}, Claim{Name: "small", Permits: 5, Limiter: small},
+	)
 	if d.Outcome != Allowed || large.used != 5 || small.used != 1 {
 		t.Errorf("%v, %d and %d used", d.Outcome, large.used, small.used)
 	}
 }
 
-// A limit without Release is checked only once, also if a limit after it has an invalid configuration.
+// A limit without Release is checked only once, also if a limit after it has an invalid
+// configuration.
 func TestLimitBeforeAWrongOneIsChargedOnce(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -137,7 +144,9 @@ func TestLimitBeforeAWrongOneIsChargedOnce(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			first := &counting{limit: 10}
 			var reported []error
-			p := &Policy{Failure: c.failure, Logger: quiet, OnError: func(_ context.Context, err error) { reported = append(reported, err) }}
+			p := &Policy{
+				Failure: c.failure, Logger: quiet, OnError: func(_ context.Context, err error) { reported = append(reported, err) },
+			}
 			d := p.Decide(t.Context(),
 				Claim{Name: "first", Permits: 8, Limiter: struct{ Allower }{first}}, // without Release
 				Claim{Name: "wrong", Permits: 8, Limiter: c.wrong})
@@ -166,7 +175,10 @@ func TestTwoRatesOfOneLimiter(t *testing.T) {
 	client := s.Client()
 	var reported []error
 	guard := patient(Per(client, "api", rratelimiter.PerHour(3), nil), Per(client, "api", rratelimiter.PerMinute(1), nil))
-	guard.Policy = &Policy{Bound: 10 * time.Second, Logger: quiet, OnError: func(_ context.Context, err error) { reported = append(reported, err) }}
+	guard.Policy = &Policy{
+		Bound: 10 * time.Second, Logger: quiet,
+		OnError: func(_ context.Context, err error) { reported = append(reported, err) },
+	}
 	wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", 200, 200, 200, 429)
 	if len(reported) != 4 || !misconfigured(reported[0]) {
 		t.Errorf("reported %v", reported)

@@ -11,8 +11,8 @@ import (
 
 // ask.go checks several limits. Either all of them allow the request, or none of them counts it.
 
-// askAll checks limiters of one client in one call. If one call cannot check the limits, or if one of them has an
-// invalid configuration, askApart checks them.
+// askAll checks limiters of one client in one call. If one call cannot check the limits, or if one
+// of them has an invalid configuration, askApart checks them.
 func (p *Policy) askAll(ctx *bound, claims []Claim) ([]Answer, error) {
 	settles := slices.ContainsFunc(claims, Claim.settles)
 	if len(claims) == 1 && !settles { // nothing to give back
@@ -66,7 +66,8 @@ func (p *Policy) askAll(ctx *bound, claims []Claim) ([]Answer, error) {
 	return answers, nil
 }
 
-// together returns the limiters and permits for one call. It returns nil if one call cannot check the claims.
+// together returns the limiters and permits for one call. It returns nil if one call cannot check
+// the claims.
 func together(claims []Claim) ([]*rratelimiter.Limiter, []int64) {
 	limiters, permits := make([]*rratelimiter.Limiter, len(claims)), make([]int64, len(claims))
 	for i, c := range claims {
@@ -79,7 +80,8 @@ func together(claims []Claim) ([]*rratelimiter.Limiter, []int64) {
 	return limiters, permits
 }
 
-// A way gives back n of the permits of an answer. It is nil if the limiter cannot take permits back, or granted none.
+// A way gives back n of the permits of an answer. It is nil if the limiter cannot take permits
+// back, or granted none.
 type way func(ctx context.Context, n int64) error
 
 // wayOf returns the way to give a grant back.
@@ -125,8 +127,8 @@ const givingBack = time.Second
 // granted holds the answers of limits that were checked in order and allowed the request.
 type granted []Answer
 
-// giveBack gives back the permits of all answers that have a way, and updates the answers. After ctx ends, it continues
-// in the background for at most givingBack.
+// giveBack gives back the permits of all answers that have a way, and updates the answers. After
+// ctx ends, it continues in the background for at most givingBack.
 func (g granted) giveBack(ctx context.Context) error {
 	undone, calls := make(chan error, len(g)), 0
 	for i, a := range g {

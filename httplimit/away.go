@@ -13,9 +13,9 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// away.go records which limits cannot be reached because their server does not reply. It logs the start and the end of
-// each outage. A *rratelimiter.Limiter reports the state of its own node. For other limiters, the policy records the
-// state by the name of the limit.
+// away.go records which limits cannot be reached because their server does not reply. It logs the
+// start and the end of each outage. A *rratelimiter.Limiter reports the state of its own node. For
+// other limiters, the policy records the state by the name of the limit.
 
 // The pause between two probes of a server that is down. It doubles with each probe.
 const (
@@ -28,17 +28,18 @@ const settled = time.Second
 
 // outages records the servers that did not reply.
 type outages struct {
-	mu      sync.Mutex
-	limits  map[string]*server // by the names of the first mostShared limits; guarded by mu
-	logged  atomic.Bool        // the start of an outage was logged, and its end was not; written under mu
-	began   time.Time          // start of this outage; guarded by mu, as are all fields below
-	reason  error              // error of the outage's first failed request
-	last    time.Time          // time of the outage's last failed request
-	missing []Claim            // claims of the last failed request
+	mu     sync.Mutex
+	limits map[string]*server // by the names of the first mostShared limits; guarded by mu
+	// the start of an outage was logged, and its end was not; written under mu
+	logged  atomic.Bool
+	began   time.Time // start of this outage; guarded by mu, as are all fields below
+	reason  error     // error of the outage's first failed request
+	last    time.Time // time of the outage's last failed request
+	missing []Claim   // claims of the last failed request
 }
 
-// A server is the state of the server behind a limit whose limiter is not a *rratelimiter.Limiter. outages.mu guards
-// it.
+// A server is the state of the server behind a limit whose limiter is not a *rratelimiter.Limiter.
+// outages.mu guards it.
 type server struct {
 	answered time.Time // start of the latest call that got a reply
 	cause    error     // reason why the server counts as away; nil: it does not
@@ -47,7 +48,8 @@ type server struct {
 	looking  bool // a probe is in flight
 }
 
-// away returns the reason why the limits cannot be checked now; nil if they can be checked. It does not block.
+// away returns the reason why the limits cannot be checked now; nil if they can be checked. It does
+// not block.
 func (p *Policy) away(ctx context.Context, claims []Claim) error {
 	for _, c := range claims {
 		var cause error
@@ -65,8 +67,9 @@ func (p *Policy) away(ctx context.Context, claims []Claim) error {
 	return nil
 }
 
-// serverAway returns the reason why the server behind a limit counts as away; nil if it does not. If a probe is due,
-// serverAway makes the call of this claim in the background as the probe, and does not wait for it. outages.mu is held.
+// serverAway returns the reason why the server behind a limit counts as away; nil if it does not.
+// If a probe is due, serverAway makes the call of this claim in the background as the probe, and
+// does not wait for it. outages.mu is held.
 func (p *Policy) serverAway(ctx context.Context, c Claim) error {
 	s := p.outages.limits[c.Name]
 	if s == nil || s.cause == nil {
@@ -103,8 +106,8 @@ func (p *Policy) try(ctx context.Context, c Claim) (rratelimiter.Result, error) 
 	return r, err
 }
 
-// note records the result of a call to the server of a limit. The server counts as away if it replied neither to this
-// call nor to a call that began later.
+// note records the result of a call to the server of a limit. The server counts as away if it
+// replied neither to this call nor to a call that began later.
 func (o *outages) note(ctx context.Context, name string, began time.Time, err error) {
 	cause := unanswered(ctx, err)
 	if cause == nil && err != nil && !misconfigured(err) {
@@ -134,7 +137,8 @@ func (o *outages) note(ctx context.Context, name string, began time.Time, err er
 	}
 }
 
-// unanswered returns the cause if the error of a call means that the server did not reply; otherwise nil.
+// unanswered returns the cause if the error of a call means that the server did not reply;
+// otherwise nil.
 func unanswered(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -167,7 +171,8 @@ func (p *Policy) failed(ctx context.Context, claims []Claim, d Decision) {
 	}
 }
 
-// effect describes for a log what happens while limits cannot be checked. o is the outcome of one request.
+// effect describes for a log what happens while limits cannot be checked. o is the outcome of one
+// request.
 func (p *Policy) effect(o Outcome) string {
 	switch {
 	case p.failure() == FailClosed:
@@ -180,8 +185,9 @@ func (p *Policy) effect(o Outcome) string {
 	return "this process decides by itself"
 }
 
-// decided records that limits decided on a request. This ends an outage if no request has failed for the time settled,
-// and if the limits of the last failed request can be checked again, or are no longer in force.
+// decided records that limits decided on a request. This ends an outage if no request has failed
+// for the time settled, and if the limits of the last failed request can be checked again, or are
+// no longer in force.
 func (p *Policy) decided(ctx context.Context) {
 	o, now := &p.outages, time.Now()
 	if !o.logged.Load() {

@@ -84,14 +84,15 @@ func TestFailLocalWithoutARate(t *testing.T) {
 		if d := p.Decide(t.Context(), Shared("a", s)(nil)); d.Outcome != FailedOpen {
 			t.Errorf("%v", d.Outcome)
 		}
-		if lines := book.lines(); len(lines) != 1 || !strings.Contains(lines[0], "requests pass, because FailLocal knows the rate of no limit") {
+		if lines := book.lines(); len(lines) != 1 ||
+			!strings.Contains(lines[0], "requests pass, because FailLocal knows the rate of no limit") {
 			t.Errorf("%q", lines)
 		}
 	})
 }
 
-// While a server is known to hang, no request waits for it, one call at a time probes it, and the log has one line for
-// each change.
+// While a server is known to hang, no request waits for it, one call at a time probes it, and the
+// log has one line for each change.
 func TestServerThatHangsHoldsUpOneRequest(t *testing.T) {
 	for _, c := range []struct {
 		failure Failure
@@ -143,7 +144,8 @@ func TestServerThatHangsHoldsUpOneRequest(t *testing.T) {
 				}
 				lines := book.lines()
 				if len(lines) != 2 || lines[0] != fmt.Sprintf(`level=WARN msg="limits cannot be checked: %s" error="no answer within 100ms"`, c.log) ||
-					!strings.HasPrefix(lines[1], `level=INFO msg="limits can be checked again" first_to_last_failure=1`) || !strings.Contains(lines[1], "no answer within 100ms") {
+					!strings.HasPrefix(lines[1], `level=INFO msg="limits can be checked again" first_to_last_failure=1`) ||
+					!strings.Contains(lines[1], "no answer within 100ms") {
 					t.Errorf("logged:\n%s", strings.Join(lines, "\n"))
 				}
 			})
@@ -192,8 +194,8 @@ func TestServerOfAnotherLimitIsNotAway(t *testing.T) {
 	})
 }
 
-// The outage of a limit ends when its server replies to a probe, or when SetLimits removes the limit, even if no request
-// asks for the limit again. Then the log has the next outage.
+// The outage of a limit ends when its server replies to a probe, or when SetLimits removes the
+// limit, even if no request asks for the limit again. Then the log has the next outage.
 func TestOutageOfALimitThatIsNotAskedAgainEnds(t *testing.T) {
 	for _, removed := range []bool{false, true} {
 		t.Run(fmt.Sprint("removed ", removed), func(t *testing.T) {
@@ -260,7 +262,8 @@ func TestAnErrorThatIsAnAnswerIsAskedForAgain(t *testing.T) {
 				t.Errorf("%v", d.Err)
 			}
 		}
-		if lines := book.lines(); len(lines) != 2 || !strings.Contains(lines[0], "error=one") || !strings.Contains(lines[1], "a limit has no rate") {
+		if lines := book.lines(); len(lines) != 2 || !strings.Contains(lines[0], "error=one") ||
+			!strings.Contains(lines[1], "a limit has no rate") {
 			t.Errorf("logged:\n%s", strings.Join(lines, "\n"))
 		}
 	})
@@ -310,7 +313,9 @@ func TestServerThatIsAwayDoesNotHoldUpRequests(t *testing.T) {
 				options = append(options, rratelimiter.WithLimiterDefaults(rratelimiter.WithFallback(1)))
 			}
 			client := rratelimiter.NewClient(s.Client(), options...)
-			guard := New(Per(client, "1s", rratelimiter.PerSecond(1e6), byAddr), Per(client, "1m", rratelimiter.PerMinute(1e8), byAddr))
+			guard := New(
+				Per(client, "1s", rratelimiter.PerSecond(1e6), byAddr), Per(client, "1m", rratelimiter.PerMinute(1e8), byAddr),
+			)
 			guard.Policy = &Policy{Logger: book.logger()}
 			h := guard.Middleware(ok)
 			decide := func() Outcome {
@@ -352,16 +357,16 @@ func TestServerThatIsAwayDoesNotHoldUpRequests(t *testing.T) {
 				}
 				time.Sleep(time.Millisecond)
 			}
-			// A request that waits for the server takes the bound. The machine alone must hold up each second request for half
-			// of that to make this fail.
+			// A request that waits for the server takes the bound. The machine alone must hold up each
+			// second request for half of that to make this fail.
 			slices.Sort(took)
 			if median := took[len(took)/2]; median > guard.Policy.bound()/2 {
 				t.Errorf("half of the requests took more than %v", median)
 			}
 			c.back(s)
 			until(Allowed, 10*time.Second)
-			// The first request after the time settled ends the outage, unless it fails itself, or the server is away to a
-			// fallback that has not probed it since.
+			// The first request after the time settled ends the outage, unless it fails itself, or the
+			// server is away to a fallback that has not probed it since.
 			for began := time.Now(); guard.Policy.outages.logged.Load(); time.Sleep(settled + 100*time.Millisecond) {
 				if time.Since(began) > time.Minute {
 					t.Fatal("the outage does not end")
@@ -372,7 +377,8 @@ func TestServerThatIsAwayDoesNotHoldUpRequests(t *testing.T) {
 			if len(lines) == 0 && c.fallback {
 				return // the fallback detected it first
 			}
-			if len(lines) < 2 || len(lines)%2 != 0 || !strings.HasPrefix(lines[0], "level=WARN") || !strings.HasPrefix(lines[1], "level=INFO") {
+			if len(lines) < 2 || len(lines)%2 != 0 || !strings.HasPrefix(lines[0], "level=WARN") ||
+				!strings.HasPrefix(lines[1], "level=INFO") {
 				t.Errorf("logged:\n%s", strings.Join(lines, "\n"))
 			}
 		})

@@ -10,14 +10,21 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// BenchmarkMiddleware measures the cost of a guard for a request: first without a guard, then its own work with a
-// limiter that costs nothing, then with one and two limits on a real Redis, and with limits that are decided from memory.
+// BenchmarkMiddleware measures the cost of a guard for a request: first without a guard, then its
+// own work with a limiter that costs nothing, then with one and two limits on a real Redis, and
+// with limits that are decided from memory.
 func BenchmarkMiddleware(b *testing.B) {
 	client := rratelimiter.NewClient(redistest.Shared(b).Client())
-	leased := rratelimiter.NewClient(redistest.Shared(b).Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithLease(time.Second)))
-	denied := rratelimiter.NewClient(redistest.Shared(b).Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithDenyCache(1000)))
+	leased := rratelimiter.NewClient(
+		redistest.Shared(b).Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithLease(time.Second)),
+	)
+	denied := rratelimiter.NewClient(
+		redistest.Shared(b).Client(), rratelimiter.WithLimiterDefaults(rratelimiter.WithDenyCache(1000)),
+	)
 	free := Shared("free", fixed{rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 4}, nil})
-	second, minute := Per(client, "1s", rratelimiter.PerSecond(4e9), byAddr), Per(client, "1m", rratelimiter.PerMinute(4e9), byAddr)
+	second, minute := Per(client, "1s", rratelimiter.PerSecond(4e9), byAddr), Per(
+		client, "1m", rratelimiter.PerMinute(4e9), byAddr,
+	)
 	served := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	guarded := func(limits ...Limit) http.Handler { return patient(limits...).Middleware(served) }
 	for _, c := range []struct {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A bound is a context that ends after a time, with noAnswer as its cause. Its timer starts when somebody waits for its end, so a
-// decision from memory costs no timer.
+// A bound is a context that ends after a time, with noAnswer as its cause. Its timer starts when
+// somebody waits for its end, so a decision from memory costs no timer.
 type bound struct {
 	context.Context // the caller's
 	until           time.Time
@@ -33,7 +33,8 @@ func (b *bound) end() {
 	}
 }
 
-// current returns the context with the timer. If nobody has waited yet, and waits is false, it returns the caller's.
+// current returns the context with the timer. If nobody has waited yet, and waits is false, it
+// returns the caller's.
 func (b *bound) current(waits bool) context.Context {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -6,30 +6,32 @@ import (
 	"strings"
 )
 
-// client.go finds the client of a request. It does not trust text that the client itself could have written.
+// client.go finds the client of a request. It does not trust text that the client itself could have
+// written.
 
-// ClientAddr finds the address of the client of a request. The zero value uses the address of the connection's peer.
+// ClientAddr finds the address of the client of a request. The zero value uses the address of the
+// connection's peer.
 type ClientAddr struct {
-	// Trusted has the addresses of our own proxies. Only addresses that these proxies add to the header field are
-	// trusted. The field is read from its end, where the nearest proxy writes. The first address that is not in Trusted
-	// is the client's address.
+	// Trusted has the addresses of our own proxies. Only addresses that these proxies add to the
+	// header field are trusted. The field is read from its end, where the nearest proxy writes. The
+	// first address that is not in Trusted is the client's address.
 	Trusted []netip.Prefix
-	// TrustUnix trusts all peers of unix sockets. These peers have no address: they are our own proxy on this host. If
-	// TrustUnix is false, their requests count as requests of one unknown client.
+	// TrustUnix trusts all peers of unix sockets. These peers have no address: they are our own proxy
+	// on this host. If TrustUnix is false, their requests count as requests of one unknown client.
 	TrustUnix bool
-	// Header is the header field that the proxies write; "" means "X-Forwarded-For". "Forwarded" is parsed as in RFC
-	// 7239, any other field like X-Forwarded-For. Only this field is read, because the proxies could forward a field
-	// that the client wrote.
+	// Header is the header field that the proxies write; "" means "X-Forwarded-For". "Forwarded" is
+	// parsed as in RFC 7239, any other field like X-Forwarded-For. Only this field is read, because
+	// the proxies could forward a field that the client wrote.
 	Header string
-	// IPv6Bits is the length of the IPv6 prefix that distinguishes clients. 0 means 64, because most clients have a
-	// whole /64 network.
+	// IPv6Bits is the length of the IPv6 prefix that distinguishes clients. 0 means 64, because most
+	// clients have a whole /64 network.
 	IPv6Bits int
 }
 
-// Addr returns the client's address, without a zone. An IPv4 address is never mapped to IPv6. known is false if a trusted
-// proxy sent no header field or an invalid one. The address is then the last valid address that was read, which is the
-// address of a proxy. If no valid address was read, addr is the zero Addr. known is also false if the peer has no address
-// and is not trusted.
+// Addr returns the client's address, without a zone. An IPv4 address is never mapped to IPv6. known
+// is false if a trusted proxy sent no header field or an invalid one. The address is then the last
+// valid address that was read, which is the address of a proxy. If no valid address was read, addr
+// is the zero Addr. known is also false if the peer has no address and is not trusted.
 func (c ClientAddr) Addr(r *http.Request) (addr netip.Addr, known bool) {
 	addr, known = parseNode(r.RemoteAddr)
 	if !known && !(c.TrustUnix && unix(r.RemoteAddr)) || known && !c.trusts(addr) {
@@ -64,8 +66,8 @@ func (c ClientAddr) Addr(r *http.Request) (addr netip.Addr, known bool) {
 	return addr, known
 }
 
-// Key returns the address that Addr returns as a key: "192.0.2.1", or "2001:db8::/64" for IPv6. If Addr returns none, the
-// key is "unknown".
+// Key returns the address that Addr returns as a key: "192.0.2.1", or "2001:db8::/64" for IPv6. If
+// Addr returns none, the key is "unknown".
 func (c ClientAddr) Key(r *http.Request) string {
 	addr, _ := c.Addr(r)
 	if !addr.IsValid() {
@@ -81,9 +83,9 @@ func (c ClientAddr) Key(r *http.Request) string {
 	return netip.PrefixFrom(addr, bits).Masked().String()
 }
 
-// Private is a Rule. It is true if the client's address is known, and is a private, loopback or link-local address. If
-// a trusted proxy sends a request without the header field, the client is unknown. The request is then limited, even if
-// the address of the proxy is private.
+// Private is a Rule. It is true if the client's address is known, and is a private, loopback or
+// link-local address. If a trusted proxy sends a request without the header field, the client is
+// unknown. The request is then limited, even if the address of the proxy is private.
 func (c ClientAddr) Private(r *http.Request) bool {
 	addr, known := c.Addr(r)
 	return known && (addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast())
@@ -98,13 +100,14 @@ func (c ClientAddr) trusts(addr netip.Addr) bool {
 	return false
 }
 
-// unix reports whether the peer of a connection has the address of a unix socket: no address, or a name.
+// unix reports whether the peer of a connection has the address of a unix socket: no address, or a
+// name.
 func unix(remote string) bool {
 	return remote == "" || remote[0] == '@' || remote[0] == '/'
 }
 
-// parseNode parses an address, with or without a port. An IPv6 address may be in brackets. The port may be hidden
-// ("_x", as in RFC 7239).
+// parseNode parses an address, with or without a port. An IPv6 address may be in brackets. The port
+// may be hidden ("_x", as in RFC 7239).
 func parseNode(text string) (netip.Addr, bool) {
 	text = strings.TrimSpace(text)
 	if colon := strings.LastIndex(text, ":_"); colon >= 0 && hidden(text[colon+1:]) {
@@ -119,7 +122,8 @@ func parseNode(text string) (netip.Addr, bool) {
 	return both.Addr().Unmap().WithZone(""), err == nil
 }
 
-// hasPort reports whether an address has a port. An IPv6 address without brackets has none, and at least two colons.
+// hasPort reports whether an address has a port. An IPv6 address without brackets has none, and at
+// least two colons.
 func hasPort(text string) bool {
 	return strings.Count(text, ":") == 1 || strings.HasPrefix(text, "[") && !strings.HasSuffix(text, "]")
 }
@@ -150,8 +154,9 @@ func cutForwardedFor(line string) (element, rest string, more bool) {
 	return line, "", false
 }
 
-// cutForwarded takes the last element off a line of Forwarded. It reads backwards, because the text of the client comes
-// before the text of the proxies: a quote that the client leaves open must not include the text of the proxies.
+// cutForwarded takes the last element off a line of Forwarded. It reads backwards, because the text
+// of the client comes before the text of the proxies: a quote that the client leaves open must not
+// include the text of the proxies.
 func cutForwarded(line string) (element, rest string, more bool) {
 	if comma := lastOutside(line, ','); comma >= 0 {
 		return line[comma+1:], line[:comma], true
@@ -159,7 +164,8 @@ func cutForwarded(line string) (element, rest string, more bool) {
 	return line, "", false
 }
 
-// forwardedFor returns the parameter "for" of an element of Forwarded; "" if it is missing, present twice or invalid.
+// forwardedFor returns the parameter "for" of an element of Forwarded; "" if it is missing, present
+// twice or invalid.
 func forwardedFor(element string) (node string) {
 	for last := false; !last; {
 		pair := element
@@ -203,8 +209,8 @@ func escaped(text string, at int) bool {
 	return n%2 == 1
 }
 
-// unquote removes the quotes of a value, if it has any. No address needs an escape sequence, so an escape sequence is
-// an error.
+// unquote removes the quotes of a value, if it has any. No address needs an escape sequence, so an
+// escape sequence is an error.
 func unquote(value string) (string, bool) {
 	inner, opened := strings.CutPrefix(value, `"`)
 	if opened {

@@ -53,13 +53,21 @@ func TestClientAddr(t *testing.T) {
 		{"unreadable behind a proxy", "10.0.0.1:1", xff, http.Header{xff: {"_x, 10.0.0.2"}}, "10.0.0.2", false},
 		{"empty elements", "10.0.0.1:1", xff, http.Header{xff: {"198.51.100.9", "192.0.2.1,, ", ""}}, "192.0.2.1", true},
 		{"the other header is not looked at", "10.0.0.1:1", xff, http.Header{fwd: {"for=192.0.2.1"}}, "10.0.0.1", false},
-		{"a header of the proxy's own", "10.0.0.1:1", "X-Real-Ip", http.Header{"X-Real-Ip": {"192.0.2.1"}}, "192.0.2.1", true},
+		{
+			"a header of the proxy's own", "10.0.0.1:1", "X-Real-Ip", http.Header{"X-Real-Ip": {"192.0.2.1"}}, "192.0.2.1", true,
+		},
 
 		{"Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {"for=192.0.2.1"}}, "192.0.2.1", true},
 		{"any case", "10.0.0.1:1", "forwarded", http.Header{fwd: {"For=192.0.2.1"}}, "192.0.2.1", true},
-		{"more parameters", "10.0.0.1:1", fwd, http.Header{fwd: {"proto=http; for=192.0.2.1 ;by=10.0.0.1"}}, "192.0.2.1", true},
+		{
+			"more parameters", "10.0.0.1:1", fwd, http.Header{fwd: {"proto=http; for=192.0.2.1 ;by=10.0.0.1"}}, "192.0.2.1",
+			true,
+		},
 		{"quotes and port", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:4711"`}}, "192.0.2.1", true},
-		{"empty elements of Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {"for=198.51.100.9,for=192.0.2.1, ,"}}, "192.0.2.1", true},
+		{
+			"empty elements of Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {"for=198.51.100.9,for=192.0.2.1, ,"}},
+			"192.0.2.1", true,
+		},
 		{"hidden port", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:_a.b-c_1"`}}, "192.0.2.1", true},
 		{"hidden port of IPv6", "10.0.0.1:1", fwd, http.Header{fwd: {`for="[2001:db8::1]:_x"`}}, "2001:db8::1", true},
 		{"hidden port behind a port", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:80:_x"`}}, "10.0.0.1", false},
@@ -67,14 +75,26 @@ func TestClientAddr(t *testing.T) {
 		{"hidden port that is none", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:_"`}}, "10.0.0.1", false},
 		{"hidden port with signs", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:_a/b"`}}, "10.0.0.1", false},
 		{"hidden port of nobody", "10.0.0.1:1", fwd, http.Header{fwd: {`for=":_a"`}}, "10.0.0.1", false},
-		{"IPv6 in Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {`for="[2001:db8:cafe::17]:4711"`}}, "2001:db8:cafe::17", true},
+		{
+			"IPv6 in Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {`for="[2001:db8:cafe::17]:4711"`}}, "2001:db8:cafe::17",
+			true,
+		},
 		{"IPv6 without port", "10.0.0.1:1", fwd, http.Header{fwd: {`for="[2001:db8::1]"`}}, "2001:db8::1", true},
-		{"separators in quotes", "10.0.0.1:1", fwd, http.Header{fwd: {`for=192.0.2.1;host="a,b;for=10.1.1.1"`}}, "192.0.2.1", true},
+		{
+			"separators in quotes", "10.0.0.1:1", fwd, http.Header{fwd: {`for=192.0.2.1;host="a,b;for=10.1.1.1"`}}, "192.0.2.1",
+			true,
+		},
 		{"escaped quote", "10.0.0.1:1", fwd, http.Header{fwd: {`for=192.0.2.1;host="a\",for=10.1.1.1"`}}, "192.0.2.1", true},
 		{"two proxies in Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {"for=192.0.2.1, for=10.0.0.2"}}, "192.0.2.1", true},
 		{"spoofed Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {"for=10.3.3.3,for=192.0.2.1"}}, "192.0.2.1", true},
-		{"quote left open by the client", "10.0.0.1:1", fwd, http.Header{fwd: {`for="10.3.3.3, for=192.0.2.1;proto=https`}}, "192.0.2.1", true},
-		{"quote left open before quotes", "10.0.0.1:1", fwd, http.Header{fwd: {`for="x, for="[2001:db8::1]:80"`}}, "2001:db8::1", true},
+		{
+			"quote left open by the client", "10.0.0.1:1", fwd, http.Header{fwd: {`for="10.3.3.3, for=192.0.2.1;proto=https`}},
+			"192.0.2.1", true,
+		},
+		{
+			"quote left open before quotes", "10.0.0.1:1", fwd, http.Header{fwd: {`for="x, for="[2001:db8::1]:80"`}},
+			"2001:db8::1", true,
+		},
 		{"hidden", "10.0.0.1:1", fwd, http.Header{fwd: {"for=_hidden"}}, "10.0.0.1", false},
 		{"unknown", "10.0.0.1:1", fwd, http.Header{fwd: {"for=unknown"}}, "10.0.0.1", false},
 		{"no for", "10.0.0.1:1", fwd, http.Header{fwd: {"for=192.0.2.1, proto=https"}}, "10.0.0.1", false},
@@ -192,8 +212,8 @@ func FuzzClientAddr(f *testing.F) {
 					t.Errorf("%s: %q: %v, known %v", c.header, lines, got, known)
 				}
 			}
-			// A header that only the client wrote is parsed without a panic, and yields either no known address, or a
-			// valid one.
+			// A header that only the client wrote is parsed without a panic, and yields either no known
+			// address, or a valid one.
 			got, known := addr.Addr(from("10.0.0.1:1", http.Header{c.header: {sent}}))
 			if !got.IsValid() || !known && !addr.trusts(got) || got.Zone() != "" || got.Is4In6() {
 				t.Errorf("%s: %q: %v, known %v", c.header, sent, got, known)
@@ -202,7 +222,8 @@ func FuzzClientAddr(f *testing.F) {
 	})
 }
 
-// Keys of clients are parts of names, so the only ones that may have colons are IPv6 networks, which end with their bits.
+// Keys of clients are parts of names, so the only ones that may have colons are IPv6 networks,
+// which end with their bits.
 func FuzzClientKey(f *testing.F) {
 	f.Add("[::1]:80")
 	f.Add("1.2.3.4")

@@ -37,8 +37,9 @@ func awaitFree(limiter *rratelimiter.Limiter, permits int64) {
 	}
 }
 
-// The examples run on an embedded server. Its clock stops until an example advances it. The examples wait longer for a
-// reply than the 100 ms of the zero Policy. A real program has a redis client:
+// The examples run on an embedded server. Its clock stops until an example advances it. The
+// examples wait longer for a reply than the 100 ms of the zero Policy. A real program has a redis
+// client:
 //
 //	client := rratelimiter.NewClient(redis.NewClient(&redis.Options{Addr: "localhost:6379"}))
 
@@ -74,7 +75,8 @@ func Example() {
 	// 429, RateLimit: "1m";r=0;t=59, Retry-After: 59
 }
 
-// A Guard may begin without limits and get them later. SetLimits replaces them, also while requests come.
+// A Guard may begin without limits and get them later. SetLimits replaces them, also while requests
+// come.
 func ExampleNew() {
 	server := limittest.Start()
 	defer server.Close()
@@ -165,11 +167,14 @@ func ExamplePaths() {
 
 func ExampleMethods() {
 	reads := httplimit.Methods(http.MethodGet, http.MethodHead)
-	fmt.Println(reads(httptest.NewRequest(http.MethodGet, "/", nil)), reads(httptest.NewRequest(http.MethodPost, "/", nil)))
+	fmt.Println(
+		reads(httptest.NewRequest(http.MethodGet, "/", nil)), reads(httptest.NewRequest(http.MethodPost, "/", nil)),
+	)
 	// Output: true false
 }
 
-// A key from any part of a request. A request without a tenant has no key, so the limit does not apply to it.
+// A key from any part of a request. A request without a tenant has no key, so the limit does not
+// apply to it.
 func ExampleBy() {
 	tenant := httplimit.By("tenant", func(r *http.Request) string { return r.URL.Query().Get("tenant") })
 	fmt.Printf("%q\n", tenant(httptest.NewRequest(http.MethodGet, "/?tenant=shop", nil)))
@@ -225,7 +230,8 @@ func ExamplePathIgnoreCase() {
 	// Output: /orders
 }
 
-// The pattern of http.ServeMux, so that all orders share a limit. It is known in the handlers of the mux.
+// The pattern of http.ServeMux, so that all orders share a limit. It is known in the handlers of
+// the mux.
 func ExampleRoute() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /orders/{id}", func(_ http.ResponseWriter, r *http.Request) { fmt.Println(httplimit.Route(r)) })
@@ -243,8 +249,8 @@ func ExampleClientAddr() {
 	// Output: 192.0.2.1
 }
 
-// The rate of each user depends on the plan of the user. Users of a plan without a rate are not limited. The result of
-// the function may change at any time.
+// The rate of each user depends on the plan of the user. Users of a plan without a rate are not
+// limited. The result of the function may change at any time.
 func ExamplePerFunc() {
 	server := limittest.Start()
 	defer server.Close()
@@ -267,8 +273,8 @@ func ExamplePerFunc() {
 	// 404
 }
 
-// Each user has a limiter. For requests without a user, each address has a limiter. Without OrElse, requests without a
-// user would not be limited.
+// Each user has a limiter. For requests without a user, each address has a limiter. Without OrElse,
+// requests without a user would not be limited.
 func ExampleLimit_OrElse() {
 	server := limittest.Start()
 	defer server.Close()
@@ -291,7 +297,8 @@ func ExampleLimit_OrElse() {
 	// 429, RateLimit: "anonymous";r=0;t=60, Retry-After: 60
 }
 
-// Only failed logins count. The permit of a successful login is given back in the background after the response.
+// Only failed logins count. The permit of a successful login is given back in the background after
+// the response.
 func ExampleLimit_CountIf() {
 	server := limittest.Start()
 	defer server.Close()
@@ -318,7 +325,8 @@ func ExampleLimit_CountIf() {
 	// 429, RateLimit: "failed logins";r=0;t=3600, Retry-After: 3600
 }
 
-// A user who exceeds the limit is refused for ten minutes, although the limit would allow the next request after one.
+// A user who exceeds the limit is refused for ten minutes, although the limit would allow the next
+// request after one.
 func ExampleLimit_Penalty() {
 	server := limittest.Start()
 	defer server.Close()
@@ -342,7 +350,8 @@ func ExampleLimit_Penalty() {
 	// 404, RateLimit: "login";r=0;t=60
 }
 
-// A call of a language model first takes its highest possible cost in permits. Later it gives the unused permits back.
+// A call of a language model first takes its highest possible cost in permits. Later it gives the
+// unused permits back.
 func ExampleLimit_CostAfter() {
 	server := limittest.Start()
 	defer server.Close()
@@ -435,7 +444,8 @@ func ExampleShared() {
 	// 429, RateLimit: "orders";r=0;t=1, Retry-After: 1
 }
 
-// Here, requests are refused if the limits cannot be checked. Requests over the limit wait for at most 1 s.
+// Here, requests are refused if the limits cannot be checked. Requests over the limit wait for at
+// most 1 s.
 func ExamplePolicy() {
 	server := limittest.Start()
 	defer server.Close()
@@ -452,8 +462,8 @@ func ExamplePolicy() {
 	// 1 failed closed
 }
 
-// All processes together send two requests a second to a service. The third request gets no permit before its context
-// ends.
+// All processes together send two requests a second to a service. The third request gets no permit
+// before its context ends.
 func ExampleTransport() {
 	service := httptest.NewServer(http.NotFoundHandler())
 	defer service.Close()

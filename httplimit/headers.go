@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// headers.go writes the response header: the fields RateLimit-Policy and RateLimit of the IETF's draft "RateLimit
-// header fields for HTTP" (draft-ietf-httpapi-ratelimit-headers-10 and 11), Retry-After, and the older X-RateLimit
-// fields.
+// headers.go writes the response header: the fields RateLimit-Policy and RateLimit of the IETF's
+// draft "RateLimit header fields for HTTP" (draft-ietf-httpapi-ratelimit-headers-10 and 11),
+// Retry-After, and the older X-RateLimit fields.
 
 // The names that the draft gives: fields, and their parameters.
 const (
@@ -25,11 +25,13 @@ const (
 	paramMore  = "t"  // time until more permits are free, in seconds
 )
 
-// Describe adds the fields RateLimit-Policy and RateLimit to a header and, if the request does not pass, sets Retry-After:
-// what a zero Guard writes. Use it for protocols that carry the header of the response, such as Envoy's rate limit service.
+// Describe adds the fields RateLimit-Policy and RateLimit to a header and, if the request does not
+// pass, sets Retry-After: what a zero Guard writes. Use it for protocols that carry the header of
+// the response, such as Envoy's rate limit service.
 func (d Decision) Describe(h http.Header) { new(Guard).describe(h, d) }
 
-// describe sets the header fields. RateLimit and RateLimit-Policy are lists: an inner guard appends its own entries.
+// describe sets the header fields. RateLimit and RateLimit-Policy are lists: an inner guard appends
+// its own entries.
 func (g *Guard) describe(h http.Header, d Decision) {
 	var memory [256]byte
 	text := memory[:0] // of both fields: one allocation
@@ -50,8 +52,8 @@ func (g *Guard) describe(h http.Header, d Decision) {
 	policies := len(text)
 	for i := range d.Answers {
 		a := &d.Answers[i]
-		// In a refusal, RateLimit has only the limits that refuse, because Retry-After must not be shorter than the
-		// time of any limit in it.
+		// In a refusal, RateLimit has only the limits that refuse, because Retry-After must not be
+		// shorter than the time of any limit in it.
 		if !d.Outcome.Passed() && !a.Refused || a.shadow {
 			continue
 		}
@@ -76,8 +78,8 @@ func (g *Guard) describe(h http.Header, d Decision) {
 	}
 }
 
-// more returns the time until the limit has more permits: after a refusal, as many as the request needs; otherwise the next
-// one. It returns 0 if that is not known.
+// more returns the time until the limit has more permits: after a refusal, as many as the request
+// needs; otherwise the next one. It returns 0 if that is not known.
 func (a *Answer) more() time.Duration {
 	switch {
 	case a.Refused:
@@ -88,8 +90,8 @@ func (a *Answer) more() time.Duration {
 	return a.ResetAfter // of an Allower that does not set NextAfter
 }
 
-// nearest returns the answer of the limit that refuses for the longest time. If no limit refuses, it returns the answer
-// of the limit that has the smallest part of its permits left.
+// nearest returns the answer of the limit that refuses for the longest time. If no limit refuses,
+// it returns the answer of the limit that has the smallest part of its permits left.
 func nearest(answers []Answer) (near *Answer) {
 	for i := range answers {
 		a := &answers[i]
@@ -168,7 +170,8 @@ func (g *Guard) appendKey(to []byte, key string) []byte {
 	return append(base64.StdEncoding.AppendEncode(append(appendName(to, paramKey), ':'), []byte(key)), ':')
 }
 
-// appendQuoted appends a name as a string of a structured field (RFC 9651). Such a string has only printable ASCII.
+// appendQuoted appends a name as a string of a structured field (RFC 9651). Such a string has only
+// printable ASCII.
 func appendQuoted(to []byte, name string) []byte {
 	to = append(to, '"')
 	for _, c := range name {
@@ -184,11 +187,13 @@ func appendQuoted(to []byte, name string) []byte {
 	return append(to, '"')
 }
 
-// integer returns the nearest number that a structured field can have and that is not negative: it has at most 15 digits.
+// integer returns the nearest number that a structured field can have and that is not negative: it
+// has at most 15 digits.
 func integer(n int64) int64 { return min(max(n, 0), 999_999_999_999_999) }
 
-// wholeSeconds returns d in seconds, rounded up. A rest of 1 ms or less is dropped: a permit returns up to 1 ms after its
-// interval, because records have times in whole ms, and a client need not wait another second for that.
+// wholeSeconds returns d in seconds, rounded up. A rest of 1 ms or less is dropped: a permit
+// returns up to 1 ms after its interval, because records have times in whole ms, and a client need
+// not wait another second for that.
 func wholeSeconds(d time.Duration) int64 {
 	if d <= 0 {
 		return 0

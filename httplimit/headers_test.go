@@ -90,7 +90,8 @@ X-Ratelimit-Reset: 2
 `},
 		{"refused for all that the request needs, not for the next permit", &Guard{}, Decision{Outcome: Denied, Answers: []Answer{
 			{Claim: burst, Refused: true, Result: rratelimiter.Result{
-				Limit: 100, Remaining: 2, RetryAfter: time.Minute + time.Millisecond, NextAfter: time.Second, ResetAfter: time.Minute,
+				Limit: 100, Remaining: 2, RetryAfter: time.Minute + time.Millisecond, NextAfter: time.Second,
+				ResetAfter: time.Minute,
 			}},
 		}}, `
 Ratelimit: "burst";r=2;t=60

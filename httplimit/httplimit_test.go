@@ -100,8 +100,9 @@ func fields(t *testing.T, h http.Header) (remaining, after int) {
 	return remaining, after
 }
 
-// A client gets the whole rate if it takes the permits that the field RateLimit says remain, and then waits for the time in
-// that field. So does one that spreads its requests over this time, unless that is too short for a field in whole seconds.
+// A client gets the whole rate if it takes the permits that the field RateLimit says remain, and
+// then waits for the time in that field. So does one that spreads its requests over this time,
+// unless that is too short for a field in whole seconds.
 func TestObedientClientGetsTheWholeRate(t *testing.T) {
 	const soon = 200 * time.Microsecond
 	takes := func(remaining, after int) time.Duration {
@@ -121,20 +122,25 @@ func TestObedientClientGetsTheWholeRate(t *testing.T) {
 			took  time.Duration // of one request
 			pause func(remaining, after int) time.Duration
 		}{
-			{rratelimiter.PerSecond(10), soon, takes}, {rratelimiter.PerSecond(100), soon, takes}, {rratelimiter.PerHour(1000), soon, takes},
-			{rratelimiter.PerMinute(6), soon, takes}, {rratelimiter.PerMinute(6), 2 * time.Second, takes}, {kept, 2 * time.Second, takes},
+			{rratelimiter.PerSecond(10), soon, takes}, {rratelimiter.PerSecond(100), soon, takes},
+			{rratelimiter.PerHour(1000), soon, takes},
+			{rratelimiter.PerMinute(6), soon, takes}, {rratelimiter.PerMinute(6), 2 * time.Second, takes},
+			{kept, 2 * time.Second, takes},
 			{rratelimiter.PerMinute(6), soon, spreads}, {rratelimiter.PerHour(100), soon, spreads},
 		} {
 			now := time.Date(2026, 1, 1, 0, 0, 0, 300_000, time.UTC)
 			start, served, refused := now, 0, 0
-			client := rratelimiter.NewClient(s.Client(), rratelimiter.WithClock(func() time.Time { return now }), rratelimiter.WithCallTimeout(10*time.Second))
+			client := rratelimiter.NewClient(
+				s.Client(), rratelimiter.WithClock(func() time.Time { return now }), rratelimiter.WithCallTimeout(10*time.Second),
+			)
 			guard := patient(Shared("all", client.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(c.rate))))
 			guard.XRateLimit = true
 			h := guard.Middleware(ok)
 			for now.Sub(start) < 10*c.rate.Interval && served < 2000 {
 				w := get(h, "192.0.2.1", "/")
 				remaining, after := fields(t, w.Header())
-				if after < 1 || time.Duration(after)*time.Second > c.rate.Interval || w.Header().Get("X-RateLimit-Reset") != fmt.Sprint(after) {
+				if after < 1 || time.Duration(after)*time.Second > c.rate.Interval ||
+					w.Header().Get("X-RateLimit-Reset") != fmt.Sprint(after) {
 					t.Fatalf("%d: %v: %d\n%s", i, c.rate, w.Code, headerText(w.Header()))
 				}
 				if w.Code == http.StatusOK {
@@ -144,7 +150,9 @@ func TestObedientClientGetsTheWholeRate(t *testing.T) {
 				}
 				now = now.Add(c.took + c.pause(remaining, after))
 			}
-			if most := float64(c.rate.Permits) * float64(now.Sub(start)) / float64(c.rate.Interval); float64(served) < 0.95*most {
+			if most := float64(c.rate.Permits) * float64(now.Sub(start)) / float64(c.rate.Interval); float64(
+				served,
+			) < 0.95*most {
 				t.Errorf("%d: %v: served %d of %.0f, refused %d", i, c.rate, served, most, refused)
 			}
 		}
@@ -154,7 +162,10 @@ func TestObedientClientGetsTheWholeRate(t *testing.T) {
 func TestGuardOnAnyRedis(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithCallTimeout(10*time.Second))
-		guard := patient(Per(client, "1h", rratelimiter.PerHour(2), Join(byAddr, Path)), Per(client, "1m", rratelimiter.PerMinute(200), byAddr))
+		guard := patient(
+			Per(client, "1h", rratelimiter.PerHour(2), Join(byAddr, Path)),
+			Per(client, "1m", rratelimiter.PerMinute(200), byAddr),
+		)
 		h := guard.Middleware(ok)
 		wantCodes(t, h, "192.0.2.1", "/a", 200, 200, 429, 429)
 		wantCodes(t, h, "192.0.2.1", "/b", 200)
@@ -258,7 +269,8 @@ func TestPerTakesOptionsOfTheLimiters(t *testing.T) {
 	}
 }
 
-// Browsers ask by themselves whether a script may send a request, and let it read the fields of the response that it is told.
+// Browsers ask by themselves whether a script may send a request, and let it read the fields of the
+// response that it is told.
 func TestRequestsOfScripts(t *testing.T) {
 	s := limittest.New(t)
 	guard := patient(Per(s.Client(), "1h", rratelimiter.PerHour(1), byAddr))
@@ -309,7 +321,8 @@ func TestRefusedClientsAreScattered(t *testing.T) {
 	for range 100 {
 		w := get(h, "192.0.2.1", "/")
 		remaining, after := fields(t, w.Header())
-		if w.Code != 429 || remaining != 0 || after < 3600 || after > 3660 || w.Header().Get("Retry-After") != strconv.Itoa(after) {
+		if w.Code != 429 || remaining != 0 || after < 3600 || after > 3660 ||
+			w.Header().Get("Retry-After") != strconv.Itoa(after) {
 			t.Fatalf("%d\n%s", w.Code, headerText(w.Header()))
 		}
 		told[after] = true
@@ -323,7 +336,9 @@ func TestRateOfTheRequest(t *testing.T) {
 	s := limittest.New(t)
 	var rates atomic.Pointer[map[string]rratelimiter.Rate]
 	rates.Store(&map[string]rratelimiter.Rate{"/paid": rratelimiter.PerMinute(2), "/free": rratelimiter.PerMinute(1)})
-	h := patient(PerFunc(s.Client(), "plan", func(r *http.Request) rratelimiter.Rate { return (*rates.Load())[r.URL.Path] }, Path)).Middleware(ok)
+	h := patient(
+		PerFunc(s.Client(), "plan", func(r *http.Request) rratelimiter.Rate { return (*rates.Load())[r.URL.Path] }, Path),
+	).Middleware(ok)
 	wantCodes(t, h, "192.0.2.1", "/paid", 200, 200, 429)
 	wantCodes(t, h, "192.0.2.1", "/free", 200, 429)
 	wantCodes(t, h, "192.0.2.1", "/open", 200, 200, 200)
@@ -454,7 +469,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// A request larger than the rate is a configuration error: the response does not show it, and the client gains nothing.
+// A request larger than the rate is a configuration error: the response does not show it, and the
+// client gains nothing.
 func TestRequestLargerThanTheRate(t *testing.T) {
 	s := limittest.New(t)
 	must := func(_ bool, err error) {
@@ -487,7 +503,8 @@ func TestRequestLargerThanTheRate(t *testing.T) {
 				OnError: func(context.Context, error) { errs++ },
 			}
 			wantCodes(t, guard.Middleware(ok), "192.0.2.1", "/", c.codes...)
-			if strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "the rate is less than the requested permits") {
+			if strings.Count(log.String(), "\n") != 1 ||
+				!strings.Contains(log.String(), "the rate is less than the requested permits") {
 				t.Errorf("logged: %s", &log)
 			}
 			if errs != len(c.codes) {
@@ -535,8 +552,14 @@ func TestRequestsWithoutAKey(t *testing.T) {
 		ann, root, unnamed []int
 	}{
 		{"not limited", perUser, []int{200, 429}, []int{200, 200}, []int{200, 200, 200}},
-		{"or else", perUser.OrElse(Per(client, "rest", rratelimiter.PerHour(2), byAddr)), []int{429}, []int{200, 200, 200}, []int{200, 200, 429}},
-		{"twice", perUser.OrElse(perUser).OrElse(Per(client, "all", rratelimiter.PerHour(1), nil)), []int{429}, []int{200, 200}, []int{200, 429}},
+		{
+			"or else", perUser.OrElse(Per(client, "rest", rratelimiter.PerHour(2), byAddr)), []int{429}, []int{200, 200, 200},
+			[]int{200, 200, 429},
+		},
+		{
+			"twice", perUser.OrElse(perUser).OrElse(Per(client, "all", rratelimiter.PerHour(1), nil)), []int{429},
+			[]int{200, 200}, []int{200, 429},
+		},
 		{"cost", Per(client, "cost", rratelimiter.PerHour(2), By("user", user)).Cost(double).OrElse(Per(client, "other", rratelimiter.PerHour(1), byAddr)),
 			[]int{200, 429}, []int{200, 429}, []int{200, 429}},
 	} {

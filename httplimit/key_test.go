@@ -96,7 +96,8 @@ func FuzzKey(f *testing.F) {
 			return
 		}
 		value := strings.TrimPrefix(keyOf(a), "l=")
-		if strings.ContainsAny(value, ":={} ") || strings.ContainsFunc(value, func(c rune) bool { return c < '!' || c > '~' }) {
+		if strings.ContainsAny(value, ":={} ") ||
+			strings.ContainsFunc(value, func(c rune) bool { return c < '!' || c > '~' }) {
 			t.Errorf("%q: %q", a, value)
 		}
 		if len(value) > 3*keys.LongestText {

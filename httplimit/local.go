@@ -10,10 +10,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/localwindow"
 )
 
-// local.go decides in the process while Redis is unreachable. In any interval, it grants a key at most the process's
-// share of the rate. Permits granted in the same tenth of an interval return together, an interval after the last of them.
-// It stores at most mostKeys keys. While all of these have permits in use, all new keys of a limit together get the permits
-// of one key.
+// local.go decides in the process while Redis is unreachable. In any interval, it grants a key at
+// most the process's share of the rate. Permits granted in the same tenth of an interval return
+// together, an interval after the last of them. It stores at most mostKeys keys. While all of these
+// have permits in use, all new keys of a limit together get the permits of one key.
 
 const (
 	mostKeys   = 10_000
@@ -31,7 +31,8 @@ type localLimiter struct {
 
 type localKey struct{ name, key string }
 
-// A commonKey identifies the keys without a place that share a window: the keys of one limit with the same interval.
+// A commonKey identifies the keys without a place that share a window: the keys of one limit with
+// the same interval.
 type commonKey struct {
 	name     string
 	interval time.Duration
@@ -82,16 +83,20 @@ func (d *localLimiter) ask(claims []Claim, share float64) (answers []Answer, can
 	return answers, len(answers) > 0
 }
 
-// known reports whether the rate of a claim is known, so that the process can decide on the claim locally.
+// known reports whether the rate of a claim is known, so that the process can decide on the claim
+// locally.
 func (c Claim) known() bool { return c.Rate.Interval > 0 }
 
 // refuses reports whether the rate of a claim is known to refuse every request.
 func (c Claim) refuses() bool { return c.known() && c.Rate.Permits == 0 }
 
-// window returns the window of a key, advanced to now. It makes the window if there is none. If keys of the limit share
-// a window at this time, the new window begins with the permits in use of the shared window, because the key may have
-// taken some of them. The windows in held are not replaced.
-func (d *localLimiter) window(key localKey, interval time.Duration, now time.Time, held []*localwindow.Window) *localwindow.Window {
+// window returns the window of a key, advanced to now. It makes the window if there is none. If
+// keys of the limit share a window at this time, the new window begins with the permits in use of
+// the shared window, because the key may have taken some of them. The windows in held are not
+// replaced.
+func (d *localLimiter) window(
+	key localKey, interval time.Duration, now time.Time, held []*localwindow.Window,
+) *localwindow.Window {
 	w := d.windows[key]
 	if w == nil {
 		w = &localwindow.Window{}
@@ -111,7 +116,8 @@ func (d *localLimiter) window(key localKey, interval time.Duration, now time.Tim
 	return w
 }
 
-// place stores a window if there is a free place, or if the key in one of the checked places has no permits in use.
+// place stores a window if there is a free place, or if the key in one of the checked places has no
+// permits in use.
 func (d *localLimiter) place(key localKey, w *localwindow.Window, now time.Time, held []*localwindow.Window) bool {
 	if d.windows == nil {
 		d.windows = map[localKey]*localwindow.Window{}
@@ -134,8 +140,8 @@ func (d *localLimiter) place(key localKey, w *localwindow.Window, now time.Time,
 	return false
 }
 
-// common returns the window that the keys of a limit without a place share. If there are more than mostShared limits,
-// all further limits with the same interval share one window.
+// common returns the window that the keys of a limit without a place share. If there are more than
+// mostShared limits, all further limits with the same interval share one window.
 func (d *localLimiter) common(key commonKey) *localwindow.Window {
 	if d.shared == nil {
 		d.shared = map[commonKey]*localwindow.Window{}

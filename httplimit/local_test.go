@@ -83,12 +83,14 @@ func TestLocalRetryAfterIsAnIntervalAtMost(t *testing.T) {
 		guard := New(func(*http.Request) Claim { return Claim{Name: "a", Limiter: away, Rate: rratelimiter.PerMinute(2)} })
 		guard.Policy = &Policy{Failure: FailLocal, Logger: quiet}
 		h := guard.Middleware(ok)
-		for _, pause := range []time.Duration{0, 3 * time.Second} { // in one tenth of the interval, whose permits return together
+		// in one tenth of the interval, whose permits return together
+		for _, pause := range []time.Duration{0, 3 * time.Second} {
 			time.Sleep(pause)
 			wantCodes(t, h, "192.0.2.1", "/", 200)
 		}
 		w := get(h, "192.0.2.1", "/")
-		if limit, retry := w.Header().Get("RateLimit"), w.Header().Get("Retry-After"); w.Code != 429 || limit != `"a";r=0;t=60` || retry != "60" {
+		if limit, retry := w.Header().Get("RateLimit"), w.Header().Get("Retry-After"); w.Code != 429 ||
+			limit != `"a";r=0;t=60` || retry != "60" {
 			t.Errorf("%d, Retry-After: %s\n%s", w.Code, retry, headerText(w.Header()))
 		}
 		time.Sleep(time.Minute)
@@ -102,7 +104,8 @@ func TestLocalRefusalTakesNothingFromOtherLimits(t *testing.T) {
 	small := Claim{Name: "small", Permits: 1, Rate: rratelimiter.PerHour(1)}
 	large := Claim{Name: "large", Permits: 1, Rate: rratelimiter.PerHour(2)}
 	for i, want := range []bool{true, false, false} {
-		if answers, _ := l.ask([]Claim{large, small}, 1); answers[0].Allowed != want || answers[1].Refused == want || answers[0].Refused {
+		if answers, _ := l.ask([]Claim{large, small}, 1); answers[0].Allowed != want || answers[1].Refused == want ||
+			answers[0].Refused {
 			t.Fatalf("%d: %+v", i, answers)
 		}
 	}
@@ -203,7 +206,8 @@ func TestLocalCountsOneLimitTwiceInARequest(t *testing.T) {
 	}
 }
 
-// The plans of tenants have rates of different intervals, and one request can have two keys without a place.
+// The plans of tenants have rates of different intervals, and one request can have two keys without
+// a place.
 func TestLocalKeysWithoutAPlaceShareByInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l localLimiter
@@ -222,7 +226,8 @@ func TestLocalKeysWithoutAPlaceShareByInterval(t *testing.T) {
 				time.Sleep(5 * time.Millisecond)
 			}
 		}
-		if short, long := granted[100*time.Millisecond], granted[300*time.Millisecond]; short < 50 || short > 62 || long < 16 || long > 22 {
+		if short, long := granted[100*time.Millisecond], granted[300*time.Millisecond]; short < 50 || short > 62 ||
+			long < 16 || long > 22 {
 			t.Errorf("in 3 s %d of 2 each 100 ms, and %d of 2 each 300 ms", short, long)
 		}
 

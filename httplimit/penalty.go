@@ -10,14 +10,16 @@ import (
 
 // penalty.go refuses a key for a time after its limit has refused it.
 
-// Penalty returns the same limit, but a key that it refuses stays refused until the time is over, in all processes. The penalty
-// begins with the first refusal. Requests during the penalty take no permits and do not extend it. RetryAfter is what remains of
-// it.
+// Penalty returns the same limit, but a key that it refuses stays refused until the time is over,
+// in all processes. The penalty begins with the first refusal. Requests during the penalty take no
+// permits and do not extend it. RetryAfter is what remains of it.
 //
-// The penalty of a key is the permit of another limiter, "ratelimit:KEY:NAME:penalty", with a rate of one permit per penalty.
-// "rrl reset" of this limiter ends the penalty. Java services do not know it. One more call for each request asks this limiter,
-// before all limits, so a limit with a penalty costs two calls. If the call that begins a penalty fails, Policy.OnError is called,
-// and the next refusal begins the penalty. With FailLocal, a process that decides by itself imposes none.
+// The penalty of a key is the permit of another limiter, "ratelimit:KEY:NAME:penalty", with a rate
+// of one permit per penalty. "rrl reset" of this limiter ends the penalty. Java services do not
+// know it. One more call for each request asks this limiter, before all limits, so a limit with a
+// penalty costs two calls. If the call that begins a penalty fails, Policy.OnError is called, and
+// the next refusal begins the penalty. With FailLocal, a process that decides by itself imposes
+// none.
 //
 // Penalty panics if the time is less than a millisecond.
 func (l Limit) Penalty(client *rratelimiter.Client, lasts time.Duration) Limit {

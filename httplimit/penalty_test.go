@@ -11,8 +11,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// A key that its limit refuses once stays refused in all processes until the penalty is over, however often it asks. Other keys and
-// other limits do not change.
+// A key that its limit refuses once stays refused in all processes until the penalty is over,
+// however often it asks. Other keys and other limits do not change.
 func TestPenalty(t *testing.T) {
 	s := limittest.New(t)
 	process := func() *Guard {
@@ -41,7 +41,8 @@ func TestPenalty(t *testing.T) {
 		t.Errorf("%d with\n%s", response.Code, got)
 	}
 	wantCodes(t, two, "192.0.2.2", "/", 200, 200)
-	if free, err := s.Client().RateLimiter("ratelimit:192.0.2.1:1m").AvailablePermits(t.Context()); err != nil || free != 8 {
+	if free, err := s.Client().RateLimiter("ratelimit:192.0.2.1:1m").AvailablePermits(t.Context()); err != nil ||
+		free != 8 {
 		t.Errorf("the other limit has %d free permits, %v, want 8", free, err)
 	}
 	s.Advance(10 * time.Second)
@@ -69,13 +70,16 @@ func TestPenaltyEndsWithAReset(t *testing.T) {
 // A rate of 0 is not exceeded by anybody: requests pass as soon as the rate is higher.
 func TestNoPenaltyForARateOfZero(t *testing.T) {
 	client, rate := limittest.New(t).Client(), rratelimiter.PerSecond(0)
-	h := patient(PerFunc(client, "plan", func(*http.Request) rratelimiter.Rate { return rate }, byAddr).Penalty(client, time.Hour)).Middleware(ok)
+	h := patient(
+		PerFunc(client, "plan", func(*http.Request) rratelimiter.Rate { return rate }, byAddr).Penalty(client, time.Hour),
+	).Middleware(ok)
 	wantCodes(t, h, "192.0.2.1", "/", 429)
 	rate = rratelimiter.PerSecond(1)
 	wantCodes(t, h, "192.0.2.1", "/", 200)
 }
 
-// Without a reply about the penalty, Policy.Failure decides. A refusal is one even if its penalty cannot begin.
+// Without a reply about the penalty, Policy.Failure decides. A refusal is one even if its penalty
+// cannot begin.
 func TestPenaltyThatFails(t *testing.T) {
 	away := limittest.New(t)
 	box := away.Client()

@@ -24,70 +24,78 @@ type Failure int
 const (
 	FailOpen   Failure = iota // requests pass
 	FailClosed                // requests are refused, with status 503
-	// FailLocal lets this process decide locally; see Policy.LocalShare. It needs the Rate of the Claim, which a Limit of
-	// Shared has not: give the limiter of such a Limit the option rratelimiter.WithFallback instead. The process counts
-	// separately at most 10,000 keys that have permits in use. All further keys of a limit together get the permits of one
-	// key.
+	// FailLocal lets this process decide locally; see Policy.LocalShare. It needs the Rate of the
+	// Claim, which a Limit of Shared has not: give the limiter of such a Limit the option
+	// rratelimiter.WithFallback instead. The process counts separately at most 10,000 keys that have
+	// permits in use. All further keys of a limit together get the permits of one key.
 	FailLocal
 )
 
-// A Policy decides what happens if a limit refuses, or if limits cannot be checked. The zero Policy refuses a request
-// at once if a limit refuses it, and lets a request pass if there is no reply within 100 ms. The fields of a Policy
-// must not change after its first use. A Policy is safe for concurrent use and must not be copied.
+// A Policy decides what happens if a limit refuses, or if limits cannot be checked. The zero Policy
+// refuses a request at once if a limit refuses it, and lets a request pass if there is no reply
+// within 100 ms. The fields of a Policy must not change after its first use. A Policy is safe for
+// concurrent use and must not be copied.
 type Policy struct {
 	// Name identifies the policy to observers. It is the label "policy" of metrics.
 	Name string
-	// Observer gets each decision, if it implements rratelimiter.GuardObserver. nil means the observer of the Client of the
-	// request's first *rratelimiter.Limiter. If the request has no such limiter, nil means the observer of the Client of the
-	// first *rratelimiter.Limiter that this policy has checked.
+	// Observer gets each decision, if it implements rratelimiter.GuardObserver. nil means the observer
+	// of the Client of the request's first *rratelimiter.Limiter. If the request has no such limiter,
+	// nil means the observer of the Client of the first *rratelimiter.Limiter that this policy has
+	// checked.
 	Observer rratelimiter.Observer
-	// Failure decides what happens to a request whose limits did not reply within Bound, or returned an error.
+	// Failure decides what happens to a request whose limits did not reply within Bound, or returned
+	// an error.
 	//
-	// While the server of a limit counts as away, requests do not wait for it. Failure decides at once, and one call at
-	// a time checks whether the server is back. A limiter with rratelimiter.WithFallback decides in the process
-	// instead. All limiters of other types than *rratelimiter.Limiter count as one server if their limits have the same
-	// name.
+	// While the server of a limit counts as away, requests do not wait for it. Failure decides at
+	// once, and one call at a time checks whether the server is back. A limiter with
+	// rratelimiter.WithFallback decides in the process instead. All limiters of other types than
+	// *rratelimiter.Limiter count as one server if their limits have the same name.
 	//
-	// If one of several limits has an invalid configuration (no rate, or a rate that cannot be set), Failure applies to
-	// this limit only. With FailOpen, the other limits decide. With FailClosed, the request is refused. With FailLocal,
-	// the other limits decide, and this process decides for the invalid limit.
+	// If one of several limits has an invalid configuration (no rate, or a rate that cannot be set),
+	// Failure applies to this limit only. With FailOpen, the other limits decide. With FailClosed, the
+	// request is refused. With FailLocal, the other limits decide, and this process decides for the
+	// invalid limit.
 	Failure Failure
-	// Bound is the time within which limits must reply; 0 means 100 ms. The time that a request waits for permits does
-	// not count, but the wait ends if Redis does not reply for longer than Bound. While a request waits, usually no
-	// call is in flight until permits are due to return, so an outage is noticed only then. For limiters of other types
-	// than *rratelimiter.Limiter that have TryAcquireTimeout, the request waits at most Wait plus Bound.
+	// Bound is the time within which limits must reply; 0 means 100 ms. The time that a request waits
+	// for permits does not count, but the wait ends if Redis does not reply for longer than Bound.
+	// While a request waits, usually no call is in flight until permits are due to return, so an
+	// outage is noticed only then. For limiters of other types than *rratelimiter.Limiter that have
+	// TryAcquireTimeout, the request waits at most Wait plus Bound.
 	Bound time.Duration
-	// LocalShare is the part of each limit's rate that this process grants locally with FailLocal; 0 means 1, the whole
-	// rate. With n processes and a LocalShare of 1/n, all processes together keep to the rate, if the rate has at least
-	// n permits: each process grants at least one permit per interval. If no limit has a known Rate, the request
-	// passes.
+	// LocalShare is the part of each limit's rate that this process grants locally with FailLocal; 0
+	// means 1, the whole rate. With n processes and a LocalShare of 1/n, all processes together keep
+	// to the rate, if the rate has at least n permits: each process grants at least one permit per
+	// interval. If no limit has a known Rate, the request passes.
 	LocalShare float64
-	// Wait is the longest time that a request may wait for permits; 0 means that no request waits. A request that would
-	// have to wait longer is refused at once. If requests of one process wait for a single *rratelimiter.Limiter
-	// without CountIf and CostAfter, they are served in order. Other requests are served in no particular order.
+	// Wait is the longest time that a request may wait for permits; 0 means that no request waits. A
+	// request that would have to wait longer is refused at once. If requests of one process wait for a
+	// single *rratelimiter.Limiter without CountIf and CostAfter, they are served in order. Other
+	// requests are served in no particular order.
 	Wait time.Duration
-	// Shadow lets every request pass whose context has not ended, without waiting and without header fields in the
-	// response. The policy counts the requests that a limit would have refused. FailClosed acts as FailOpen. Permits
-	// are taken.
+	// Shadow lets every request pass whose context has not ended, without waiting and without header
+	// fields in the response. The policy counts the requests that a limit would have refused.
+	// FailClosed acts as FailOpen. Permits are taken.
 	Shadow bool
-	// Jitter is the longest time by which the RetryAfter of a refusal is raised, at random, so that clients that were refused
-	// together do not come back together; 0 means none. All limits of one request are raised by the same time. Retry-After and
-	// t in the field RateLimit have whole seconds, rounded up, so less than some seconds has little effect there.
+	// Jitter is the longest time by which the RetryAfter of a refusal is raised, at random, so that
+	// clients that were refused together do not come back together; 0 means none. All limits of one
+	// request are raised by the same time. Retry-After and t in the field RateLimit have whole
+	// seconds, rounded up, so less than some seconds has little effect there.
 	Jitter time.Duration
-	// OnDeny is called for each request that is refused, also by FailClosed, or that a limit would refuse without Shadow.
-	// Decision.Refused returns the names of the limits that refused.
+	// OnDeny is called for each request that is refused, also by FailClosed, or that a limit would
+	// refuse without Shadow. Decision.Refused returns the names of the limits that refused.
 	OnDeny func(ctx context.Context, d Decision)
 	// OnError is called for
 	//   - each request that could not be decided, unless its context ended before;
 	//   - each limit with an invalid configuration;
-	//   - each request for more permits than the rate (rratelimiter.ErrExceedsRate): its number of permits is reduced;
+	//   - each request for more permits than the rate (rratelimiter.ErrExceedsRate): its number of
+	//     permits is reduced;
 	//   - each limit whose permits could not be given back or corrected.
 	OnError func(ctx context.Context, err error)
 	// OnDecision is called for each decision, before the request is handled.
 	OnDecision func(ctx context.Context, d Decision)
-	// Logger gets one line with the reason when limits can no longer be checked, and one line when the limits decide again
-	// and no request has failed for 1 s. Errors of the configuration are logged at most once a minute, and so are errors of
-	// giving permits back. nil means slog.Default().
+	// Logger gets one line with the reason when limits can no longer be checked, and one line when the
+	// limits decide again and no request has failed for 1 s. Errors of the configuration are logged at
+	// most once a minute, and so are errors of giving permits back. nil means slog.Default().
 	Logger *slog.Logger
 
 	counts  [outcomes]atomic.Int64
@@ -95,7 +103,8 @@ type Policy struct {
 	local   localLimiter
 	outages outages
 	mu      sync.Mutex
-	logged  map[bool]time.Time // last log time of configuration errors (true) and others; guarded by mu
+	// last log time of configuration errors (true) and others; guarded by mu
+	logged map[bool]time.Time
 }
 
 // An Outcome is the result of a request.
@@ -103,16 +112,19 @@ type Outcome int
 
 // The outcomes.
 const (
-	Unlimited       Outcome = iota // the request passed: no limit applies to it, or Guard.Skip exempts it
-	Allowed                        // the request passed: all limits allowed it
-	Denied                         // a limit refused the request
-	Shadowed                       // a limit refused the request, but it passed because of Policy.Shadow or Limit.Shadow
-	FailedOpen                     // limits could not be checked, and the request passed
-	FailedClosed                   // limits could not be checked, and the request was refused
-	AllowedLocally                 // limits could not be checked, and this process allowed the request
-	DeniedLocally                  // limits could not be checked, and this process refused the request
-	ShadowedLocally                // as DeniedLocally, but the request passed because of Policy.Shadow or Limit.Shadow
-	Gone                           // the request's context ended before the decision
+	// the request passed: no limit applies to it, or Guard.Skip exempts it
+	Unlimited Outcome = iota
+	Allowed           // the request passed: all limits allowed it
+	Denied            // a limit refused the request
+	// a limit refused the request, but it passed because of Policy.Shadow or Limit.Shadow
+	Shadowed
+	FailedOpen     // limits could not be checked, and the request passed
+	FailedClosed   // limits could not be checked, and the request was refused
+	AllowedLocally // limits could not be checked, and this process allowed the request
+	DeniedLocally  // limits could not be checked, and this process refused the request
+	// as DeniedLocally, but the request passed because of Policy.Shadow or Limit.Shadow
+	ShadowedLocally
+	Gone // the request's context ended before the decision
 
 	outcomes = iota
 )
@@ -144,7 +156,8 @@ type Decision struct {
 	Took    time.Duration // time until the decision, including the wait for permits
 }
 
-// An Answer is the reply of one limit. A limit that was not checked, because a limit before it refused, has no Answer.
+// An Answer is the reply of one limit. A limit that was not checked, because a limit before it
+// refused, has no Answer.
 type Answer struct {
 	Claim
 	rratelimiter.Result      // Allowed is true only if the permits were taken
@@ -164,8 +177,8 @@ func (d Decision) Refused() []string {
 	return names
 }
 
-// RetryAfter returns the time until all limits that refused can allow the request, if no other request takes the
-// permits. It returns 0 if no limit refused, or if the time is not known.
+// RetryAfter returns the time until all limits that refused can allow the request, if no other
+// request takes the permits. It returns 0 if no limit refused, or if the time is not known.
 func (d Decision) RetryAfter() time.Duration { return retryAfter(d.Answers) }
 
 func retryAfter(answers []Answer) (longest time.Duration) {
@@ -194,8 +207,8 @@ func (p *Policy) Count(o Outcome) int64 {
 	return p.counts[o].Load()
 }
 
-// Decide checks all claims of a request, and decides whether the request passes. Guards call Decide. Servers of other
-// protocols and consumers of messages can call it, too.
+// Decide checks all claims of a request, and decides whether the request passes. Guards call
+// Decide. Servers of other protocols and consumers of messages can call it, too.
 func (p *Policy) Decide(ctx context.Context, claims ...Claim) Decision {
 	started := time.Now()
 	var d Decision
@@ -301,8 +314,9 @@ func (p *Policy) conclude(ctx context.Context, claims []Claim, d *Decision) {
 	}
 }
 
-// limited returns the claims that apply to the request. A claim for more permits than the rate is reduced to the rate.
-// If several claims give one limiter different rates, the strictest rate counts.
+// limited returns the claims that apply to the request. A claim for more permits than the rate is
+// reduced to the rate. If several claims give one limiter different rates, the strictest rate
+// counts.
 func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 	if len(claims) == 1 && claims[0].simple() {
 		return claims
@@ -371,7 +385,8 @@ func (c Claim) contradicts(other Claim) bool {
 	return c.Rate != other.Rate && c.known() && other.known() && c.shares(other)
 }
 
-// stricter reports whether the rate of a claim is known, and lower than the known rate of the other claim.
+// stricter reports whether the rate of a claim is known, and lower than the known rate of the other
+// claim.
 func (c Claim) stricter(other Claim) bool {
 	if !c.known() || !other.known() || other.refuses() {
 		return false
@@ -399,7 +414,8 @@ func (p *Policy) ask(ctx context.Context, claims []Claim) ([]Answer, error) {
 		answers, err = p.askAll(bounded, claims)
 		p.penalize(bounded, answers)
 	}
-	if cause := context.Cause(bounded); err != nil && !misconfigured(err) && errors.Is(cause, rratelimiter.ErrUnavailable) {
+	if cause := context.Cause(bounded); err != nil && !misconfigured(err) &&
+		errors.Is(cause, rratelimiter.ErrUnavailable) {
 		return nil, cause
 	}
 	return answers, err
@@ -472,16 +488,16 @@ func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answ
 	case err != nil:
 		return nil, err
 	}
-	// TryAcquireTimeout returns only a bool. Remaining is 0, because other callers may be waiting for the next permits, and
-	// NextAfter is the longest that it can be.
+	// TryAcquireTimeout returns only a bool. Remaining is 0, because other callers may be waiting for
+	// the next permits, and NextAfter is the longest that it can be.
 	a.Refused, a.Result = false, rratelimiter.Result{
 		Allowed: true, Limit: a.Limit, NextAfter: a.Rate.Interval, ResetAfter: a.Rate.Interval,
 	}
 	return []Answer{a}, nil
 }
 
-// listen cancels a wait in the queue if Redis does not reply for the bound. The time in which no call is sent, because
-// no permits can be free yet, does not count.
+// listen cancels a wait in the queue if Redis does not reply for the bound. The time in which no
+// call is sent, because no permits can be free yet, does not count.
 func (p *Policy) listen(ctx context.Context, l *rratelimiter.Limiter, giveUp context.CancelCauseFunc) {
 	for silence := time.Duration(0); silence < p.bound(); silence = l.Health().Silence {
 		timer := time.NewTimer(p.bound() - silence)
@@ -495,7 +511,8 @@ func (p *Policy) listen(ctx context.Context, l *rratelimiter.Limiter, giveUp con
 	giveUp(noAnswer(p.bound()))
 }
 
-// failure returns what happens to requests that cannot be decided. With Shadow, no request is refused.
+// failure returns what happens to requests that cannot be decided. With Shadow, no request is
+// refused.
 func (p *Policy) failure() Failure {
 	if p.Shadow && p.Failure == FailClosed {
 		return FailOpen
@@ -503,8 +520,8 @@ func (p *Policy) failure() Failure {
 	return p.Failure
 }
 
-// report reports errors that did not prevent a decision, and configuration errors. It logs at most one error of each of
-// these two kinds a minute.
+// report reports errors that did not prevent a decision, and configuration errors. It logs at most
+// one error of each of these two kinds a minute.
 func (p *Policy) report(ctx context.Context, errs ...error) {
 	for _, err := range errs {
 		if err == nil {
@@ -530,7 +547,8 @@ func (p *Policy) tell(ctx context.Context, err error) {
 	}
 }
 
-// due reports whether no error of one kind (wrong: configuration errors) was logged within the last minute.
+// due reports whether no error of one kind (wrong: configuration errors) was logged within the last
+// minute.
 func (p *Policy) due(wrong bool) bool {
 	now := time.Now()
 	p.mu.Lock()

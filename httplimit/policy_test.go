@@ -90,7 +90,8 @@ func TestNoAnswerWithinTheBound(t *testing.T) {
 					{Name: "b", Limiter: hung{}, Rate: rratelimiter.PerSecond(5)},
 				}
 				d := c.policy.Decide(t.Context(), claims...)
-				if d.Outcome != c.outcome || d.Took != c.bound || !errors.Is(d.Err, rratelimiter.ErrUnavailable) || errors.Is(d.Err, context.DeadlineExceeded) {
+				if d.Outcome != c.outcome || d.Took != c.bound || !errors.Is(d.Err, rratelimiter.ErrUnavailable) ||
+					errors.Is(d.Err, context.DeadlineExceeded) {
 					t.Errorf("%v after %v: %v", d.Outcome, d.Took, d.Err)
 				}
 				wantCount(t, c.policy, map[Outcome]int64{c.outcome: 1})
@@ -106,7 +107,9 @@ func TestNoAnswerWithinTheBound(t *testing.T) {
 func TestRedisThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := limittest.NewRealTime(t)
-		guard := New(Per(s.Client(), "1h", rratelimiter.PerHour(1), byAddr), Per(s.Client(), "1m", rratelimiter.PerMinute(1), byAddr))
+		guard := New(
+			Per(s.Client(), "1h", rratelimiter.PerHour(1), byAddr), Per(s.Client(), "1m", rratelimiter.PerMinute(1), byAddr),
+		)
 		guard.Policy = &Policy{Logger: quiet, Failure: FailLocal, Bound: 10 * time.Second}
 		h := guard.Middleware(ok)
 		s.Fail("LOADING Redis is loading the dataset in memory")
@@ -206,7 +209,13 @@ func TestRefusalTakesNothingFromOtherLimits(t *testing.T) {
 	}{
 		{"at once", []Claim{Named(one, "a", "1", rate(5)), Named(one, "b", "1", rate(1))}},
 		{"of two clients", []Claim{Named(one, "a", "2", rate(5)), Named(other, "b", "2", rate(1))}},
-		{"of two sizes", []Claim{Named(one, "a", "3", rate(50)), {Name: "b", Permits: 3, Limiter: one.RateLimiter("three", rratelimiter.WithRate(rate(3)))}}},
+		{
+			"of two sizes",
+			[]Claim{
+				Named(one, "a", "3", rate(50)),
+				{Name: "b", Permits: 3, Limiter: one.RateLimiter("three", rratelimiter.WithRate(rate(3)))},
+			},
+		},
 		{"the first one refuses", []Claim{Named(one, "b", "4", rate(1)), Named(one, "a", "4", rate(5))}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -239,7 +248,8 @@ func TestRefusalStandsWhereOthersCantTakeBack(t *testing.T) {
 		Claim{Name: "kept", Limiter: fixed{result: rratelimiter.Result{Allowed: true, Limit: 9, Remaining: 8}}},
 		Claim{Name: "full", Limiter: &counting{}},
 		Claim{Name: "not asked", Limiter: &counting{}})
-	if d.Outcome != Denied || len(d.Answers) != 3 || d.Answers[0].Remaining != 5 || d.Answers[1].Remaining != 8 || !slices.Equal(d.Refused(), []string{"full"}) {
+	if d.Outcome != Denied || len(d.Answers) != 3 || d.Answers[0].Remaining != 5 || d.Answers[1].Remaining != 8 ||
+		!slices.Equal(d.Refused(), []string{"full"}) {
 		t.Errorf("%+v", d)
 	}
 	if len(reported) != 1 || !errors.Is(reported[0], cause) {
@@ -328,7 +338,10 @@ func TestWaitForSeveralLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := limittest.NewRealTime(t).Client()
 		p := &Policy{Wait: 3 * time.Second}
-		claims := []Claim{Named(c, "a", "", rratelimiter.PerSecond(2)), Named(c, "b", "", rratelimiter.Rate{Permits: 3, Interval: 2 * time.Second})}
+		claims := []Claim{
+			Named(c, "a", "", rratelimiter.PerSecond(2)),
+			Named(c, "b", "", rratelimiter.Rate{Permits: 3, Interval: 2 * time.Second}),
+		}
 		var mu sync.Mutex
 		var took []string
 		var wg sync.WaitGroup
@@ -380,7 +393,9 @@ func TestClientThatIsGone(t *testing.T) {
 			if wait > 0 {
 				limiters[0].Limiter = &counting{}
 			}
-			p := &Policy{Failure: FailClosed, Wait: wait, OnError: func(_ context.Context, err error) { t.Errorf("an error: %v", err) }}
+			p := &Policy{
+				Failure: FailClosed, Wait: wait, OnError: func(_ context.Context, err error) { t.Errorf("an error: %v", err) },
+			}
 			guard := New(func(*http.Request) Claim { return limiters[0] })
 			guard.Policy = p
 			time.AfterFunc(50*time.Millisecond, cancel)
@@ -488,7 +503,8 @@ func TestObserverIsToldWhyAndHowLongItTook(t *testing.T) {
 		reported := &decisions{}
 		p := &Policy{Observer: reported, Logger: quiet}
 		p.Decide(t.Context(), Claim{Limiter: hung{}})
-		if info := reported.reported[0]; info.Latency != 100*time.Millisecond || !errors.Is(info.Err, rratelimiter.ErrUnavailable) {
+		if info := reported.reported[0]; info.Latency != 100*time.Millisecond ||
+			!errors.Is(info.Err, rratelimiter.ErrUnavailable) {
 			t.Errorf("%+v", info)
 		}
 	})

@@ -11,20 +11,23 @@ import (
 	"unicode/utf8"
 )
 
-// readings.go has the paths that servers can read in the path of a request. Servers differ: some remove path parameters
-// (";x"), decode %2F, take a backslash for a slash, resolve dot segments or merge slashes, in different orders. A request
-// must not avoid a limit, or be skipped, because a server reads another path than the guard.
+// readings.go has the paths that servers can read in the path of a request. Servers differ: some
+// remove path parameters (";x"), decode %2F, take a backslash for a slash, resolve dot segments or
+// merge slashes, in different orders. A request must not avoid a limit, or be skipped, because a
+// server reads another path than the guard.
 //
-// No single form of a path is right for all servers: "/a/b/..;/../c" is /c for Tomcat, and /a/b/c for a server that knows no
-// parameters. If both had one key, all requests for /c and for /a/b/c would have it. So a path can have several readings. A
-// plain path has one, and most other paths have few.
+// No single form of a path is right for all servers: "/a/b/..;/../c" is /c for Tomcat, and /a/b/c
+// for a server that knows no parameters. If both had one key, all requests for /c and for /a/b/c
+// would have it. So a path can have several readings. A plain path has one, and most other paths
+// have few.
 
 const (
 	longestPath = 8 << 10 // maximum length in bytes of a path, as it is sent, that is not plain
 	mostForms   = 32      // maximum number of forms of a path after a step
 )
 
-// steps are what servers do with a path: one of each step, in this order. A proxy and the server behind it can share them.
+// steps are what servers do with a path: one of each step, in this order. A proxy and the server
+// behind it can share them.
 var steps = [][]func(string) string{
 	{same, strip}, {same, decode}, {same, strip}, {same, decodeDots, decodeKeepingSlashes}, {same, slashed}, {same, cut},
 	{resolve, resolveRFC}, {same, slashed}, {same, withoutHost},
@@ -33,8 +36,9 @@ var steps = [][]func(string) string{
 // readAlike reports whether all servers read the path of the request alike.
 func readAlike(r *http.Request) bool { return r.URL == nil || plain(r.URL) }
 
-// readings returns a copy of the request for each path that servers can read in its path, if they do not read it alike. The first has
-// the path as it is. readings returns none if the path is too long, or has too many forms.
+// readings returns a copy of the request for each path that servers can read in its path, if they
+// do not read it alike. The first has the path as it is. readings returns none if the path is too
+// long, or has too many forms.
 func readings(r *http.Request) (all []*http.Request) {
 	read := forms(r.URL)
 	if read == nil {
@@ -64,22 +68,23 @@ func readings(r *http.Request) (all []*http.Request) {
 	return all
 }
 
-// A reading is in the context of a copy of a request, under the key reading{}: its URL, and the normal form of the path.
-// So each limit need not compute that form again.
+// A reading is in the context of a copy of a request, under the key reading{}: its URL, and the
+// normal form of the path. So each limit need not compute that form again.
 type reading struct {
 	url    url.URL
 	normal string
 }
 
-// plain reports whether all servers read the path u.Path. They can still differ about upper case and a final slash.
+// plain reports whether all servers read the path u.Path. They can still differ about upper case
+// and a final slash.
 func plain(u *url.URL) bool {
 	p := u.Path
 	return strings.HasPrefix(p, "/") && !strings.ContainsAny(p, `;\%?#`) && utf8.ValidString(p) && !strings.Contains(p, "//") &&
 		(p == "/" || path.Clean(p) == strings.TrimSuffix(p, "/")) && (u.RawPath == "" || u.RawPath == p)
 }
 
-// forms returns the paths that servers can read in the path of a URL: first as chi and echo read it, without any step. It
-// returns nil if the path is too long, or has too many forms.
+// forms returns the paths that servers can read in the path of a URL: first as chi and echo read
+// it, without any step. It returns nil if the path is too long, or has too many forms.
 func forms(u *url.URL) []string {
 	if long(u) {
 		return nil
@@ -127,13 +132,15 @@ func servletPath(r *http.Request) string {
 	return normal(resolve(decode(strip(r.URL.EscapedPath()))))
 }
 
-// normal returns a path without parameters, escapes, backslashes, empty segments and dot segments, up to a question mark
-// or number sign. Keys are made of it, so that readings count separately only if they are different paths.
+// normal returns a path without parameters, escapes, backslashes, empty segments and dot segments,
+// up to a question mark or number sign. Keys are made of it, so that readings count separately only
+// if they are different paths.
 func normal(p string) string {
 	return resolve(cut(resolve(strip(slashed(decodeAll(strip(p)))))))
 }
 
-// strip removes the parameters of all segments: each is a semicolon and what follows, up to the next slash.
+// strip removes the parameters of all segments: each is a semicolon and what follows, up to the
+// next slash.
 func strip(p string) string {
 	if !strings.Contains(p, ";") {
 		return p
@@ -155,7 +162,8 @@ func strip(p string) string {
 
 func slashed(p string) string { return strings.ReplaceAll(p, `\`, "/") }
 
-// cut returns the path that a server reads if a proxy sends it the decoded path: its query begins at a question mark.
+// cut returns the path that a server reads if a proxy sends it the decoded path: its query begins
+// at a question mark.
 func cut(p string) string {
 	if end := strings.IndexAny(p, "?#"); end >= 0 {
 		return p[:end]
@@ -163,7 +171,8 @@ func cut(p string) string {
 	return p
 }
 
-// withoutHost returns the path that a parser of URLs reads: what follows two slashes at the beginning is a host.
+// withoutHost returns the path that a parser of URLs reads: what follows two slashes at the
+// beginning is a host.
 func withoutHost(p string) string {
 	if !strings.HasPrefix(p, "//") {
 		return p
@@ -190,7 +199,8 @@ func decodeKeepingSlashes(p string) string {
 	return decode(strings.ReplaceAll(strings.ReplaceAll(p, "%2f", "%252f"), "%2F", "%252F"))
 }
 
-// decodeAll decodes until no escape is left, in one pass: an escape can end only at the last byte that was decoded.
+// decodeAll decodes until no escape is left, in one pass: an escape can end only at the last byte
+// that was decoded.
 func decodeAll(p string) string {
 	if !strings.Contains(p, "%") {
 		return p
@@ -222,8 +232,8 @@ func unhex(text []byte) (byte, bool) {
 // resolve merges slashes, resolves dot segments, and drops a final one, as Tomcat does.
 func resolve(p string) string { return resolveDots(p, true) }
 
-// resolveRFC resolves dot segments as in RFC 3986: ".." can remove an empty segment, and a final dot segment
-// leaves a slash.
+// resolveRFC resolves dot segments as in RFC 3986: ".." can remove an empty segment, and a final
+// dot segment leaves a slash.
 func resolveRFC(p string) string { return resolveDots(p, false) }
 
 func resolveDots(p string, merge bool) string {

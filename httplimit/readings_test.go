@@ -44,28 +44,29 @@ func keysOf(r *http.Request, key Key, skip ...Rule) (keys []string) {
 // Each reading of a path counts, and equal ones count once.
 func TestEachReadingCounts(t *testing.T) {
 	for path, want := range map[string][]string{
-		"/login":                       {"/login"},
-		"/login/":                      {"/login"},
-		"/login;0":                     {"/login"},
-		"/login;a=1;b":                 {"/login"},
-		"/login;a%2Fb":                 {"/login", "/login/b"},
-		"/;x/login":                    {"/login", "/"},
-		"/login%3Bx":                   {"/login"},
-		"/%6cogin":                     {"/login"},
-		"/%256cogin":                   {"/login"},
-		"/%25256cogin":                 {"/login"},
-		"/login%2F":                    {"/login"},
-		"/login%5C":                    {"/login"},
-		`/x\..\login`:                  {"/login"},
-		"/x/%5c../login":               {"/login", "/x/login"},
-		"//login":                      {"/login", "/"}, // login is a host for a parser of URLs
-		"/./login/.":                   {"/login"},
-		"/x/../login":                  {"/login"},
-		"/x/%2e%2E/login":              {"/login"},
-		"/static/..;/login":            {"/login"},
-		"/static/..;x=1/login":         {"/login"},
-		"/a%2fb/../login":              {"/a/login", "/login"},
-		"/a/b/..;/../c":                {"/c", "/a/b/c"},       // Tomcat, and a server that knows no parameters
+		"/login":               {"/login"},
+		"/login/":              {"/login"},
+		"/login;0":             {"/login"},
+		"/login;a=1;b":         {"/login"},
+		"/login;a%2Fb":         {"/login", "/login/b"},
+		"/;x/login":            {"/login", "/"},
+		"/login%3Bx":           {"/login"},
+		"/%6cogin":             {"/login"},
+		"/%256cogin":           {"/login"},
+		"/%25256cogin":         {"/login"},
+		"/login%2F":            {"/login"},
+		"/login%5C":            {"/login"},
+		`/x\..\login`:          {"/login"},
+		"/x/%5c../login":       {"/login", "/x/login"},
+		"//login":              {"/login", "/"}, // login is a host for a parser of URLs
+		"/./login/.":           {"/login"},
+		"/x/../login":          {"/login"},
+		"/x/%2e%2E/login":      {"/login"},
+		"/static/..;/login":    {"/login"},
+		"/static/..;x=1/login": {"/login"},
+		"/a%2fb/../login":      {"/a/login", "/login"},
+		// Tomcat, and a server that knows no parameters
+		"/a/b/..;/../c":                {"/c", "/a/b/c"},
 		"/x%5cy/%2e%2e/login":          {"/login", "/x/login"}, // a backslash is a slash, or not
 		"/a//../b":                     {"/b", "/a/b"},         // slashes are merged, or not
 		"/a%2Fb/%2e%2e/login":          {"/login", "/a/login"},
@@ -118,12 +119,17 @@ func TestNothingIsSkippedByAnUncleanPath(t *testing.T) {
 	mine := func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/static/") } // a rule of the program
 	for name, rule := range map[string]Rule{"Paths": Paths("/static/"), "own rule": mine} {
 		for path, want := range map[string]bool{
-			"/static/a.css": true, "/static/": true, "/static/a%20b.css": true, "/static/%C3%A9": true, "/static/a(1).css": true, "/static/.a/..b": true,
+			"/static/a.css": true, "/static/": true, "/static/a%20b.css": true, "/static/%C3%A9": true, "/static/a(1).css": true,
+			"/static/.a/..b":    true,
 			"/static/..;/login": false, "/static/..;x/login": false, "/static/%2e%2e/login": false, "/static/.%2e/login": false,
-			"/static/%252e%252e/login": false, "/static/..%2flogin": false, "/static/..%5clogin": false, `/static/..\login`: false,
-			"/static/..%3b/login": false, "/static/../login": false, "/static/x/../../login": false, "/static//../../login": false,
-			"/%73tatic/login": false, "/static/../stati%2563/login": false, "/;/static/../login": false, "/static;x/../login": false,
-			"/static/a%2fb/%2e%2e/%2e%2e/login": false, "//x/static/../login": false, "//static/login": false, `/\static/login`: false,
+			"/static/%252e%252e/login": false, "/static/..%2flogin": false, "/static/..%5clogin": false,
+			`/static/..\login`:    false,
+			"/static/..%3b/login": false, "/static/../login": false, "/static/x/../../login": false,
+			"/static//../../login": false,
+			"/%73tatic/login":      false, "/static/../stati%2563/login": false, "/;/static/../login": false,
+			"/static;x/../login":                false,
+			"/static/a%2fb/%2e%2e/%2e%2e/login": false, "//x/static/../login": false, "//static/login": false,
+			`/\static/login`:        false,
 			"/login%3F/../static/a": false, "/login%23/../static/a": false,
 		} {
 			if got := keysOf(sent(t, path), Path, rule) == nil; got != want {
@@ -143,7 +149,8 @@ func TestNothingIsSkippedByAnUncleanPath(t *testing.T) {
 	}
 }
 
-// A limit of the program that applies to one path applies to all its spellings. The most permits count.
+// A limit of the program that applies to one path applies to all its spellings. The most permits
+// count.
 func TestOwnLimitsSeeEachReading(t *testing.T) {
 	r := sent(t, "/a/b/..;/../login")
 	limit := Limit(func(r *http.Request) Claim {
@@ -169,7 +176,9 @@ func TestOwnLimitsSeeEachReading(t *testing.T) {
 	// Two paths with a limiter of the library each, which have one name and key here, both count.
 	client := limittest.New(t).Client()
 	guard := New(func(r *http.Request) Claim {
-		return Claim{Name: "l", Limiter: Named(client, strings.ReplaceAll(r.URL.Path, "/", "_"), "", rratelimiter.PerSecond(9)).Limiter}
+		return Claim{
+			Name: "l", Limiter: Named(client, strings.ReplaceAll(r.URL.Path, "/", "_"), "", rratelimiter.PerSecond(9)).Limiter,
+		}
 	})
 	guard.Policy = &Policy{Bound: time.Minute}
 	if d := guard.Decide(r); len(d.Answers) != 3 { // as it is, /login, and /a/b/login
@@ -177,7 +186,10 @@ func TestOwnLimitsSeeEachReading(t *testing.T) {
 	}
 	// Other fields of the request are in each reading.
 	r.Host, r.Header = "shop.example", http.Header{"X-Key": {"k"}}
-	if keys := keysOf(r, func(r *http.Request) string { return r.Host + r.Header.Get("X-Key") }); !slices.Equal(keys, []string{"shop.examplek"}) {
+	if keys := keysOf(r, func(r *http.Request) string { return r.Host + r.Header.Get("X-Key") }); !slices.Equal(
+		keys,
+		[]string{"shop.examplek"},
+	) {
 		t.Errorf("%q", keys)
 	}
 }
@@ -213,7 +225,8 @@ func TestStrictestRateOfTheReadingsCounts(t *testing.T) {
 	}
 }
 
-// The limits of a request do not compute the normal form of a reading again, unless they change its URL.
+// The limits of a request do not compute the normal form of a reading again, unless they change its
+// URL.
 func TestNormalFormIsComputedOnce(t *testing.T) {
 	for _, r := range readings(sent(t, `/a\..;/%2e%2e/b%3Fc`)) {
 		if n := testing.AllocsPerRun(10, func() { servletPath(r) }); n != 0 {
@@ -225,16 +238,20 @@ func TestNormalFormIsComputedOnce(t *testing.T) {
 	}
 }
 
-// A path that is not plain is refused if it is too long, or if it has too many readings, also while Redis is away.
+// A path that is not plain is refused if it is too long, or if it has too many readings, also while
+// Redis is away.
 func TestPathThatCannotBeRead(t *testing.T) {
 	long := "/" + strings.Repeat("a", longestPath-1)
 	path := Limit(func(r *http.Request) Claim {
 		return Claim{Name: "l", Key: Path(r), Limiter: fixed{err: rratelimiter.ErrUnavailable}}
 	})
 	for _, guard := range []*Guard{New(path), New(path, path)} {
-		guard.Policy, guard.XRateLimit, guard.Skip = &Policy{Logger: quiet, Wait: time.Minute}, true, []Rule{Methods(http.MethodGet)}
+		guard.Policy, guard.XRateLimit, guard.Skip = &Policy{Logger: quiet, Wait: time.Minute}, true, []Rule{
+			Methods(http.MethodGet),
+		}
 		for path, want := range map[string]int{
-			long + "a": 200, long[:longestPath-2] + ";x": 200, long + ";": 414, long[:longestPath-2] + "%3B": 414, long[:longestPath-2] + "%25": 414,
+			long + "a": 200, long[:longestPath-2] + ";x": 200, long + ";": 414, long[:longestPath-2] + "%3B": 414,
+			long[:longestPath-2] + "%25":                 414,
 			`/a\b//c;d/%2e%2e/%252fe%3b/..%5cf%3Fg/../h`: 400,
 		} {
 			w := httptest.NewRecorder()
@@ -272,8 +289,9 @@ func TestRequestsWithoutAPath(t *testing.T) {
 // The time for the readings of a path grows with its length only.
 func BenchmarkReadings(b *testing.B) {
 	for name, path := range map[string]string{
-		"plain": "/orders/7", "parameter": "/orders/7;x=1", "long": strings.Repeat("/a;%252e%5c", 700), "hostile": strings.Repeat(`/a;%25%2f..\`, 680),
-		"nested": "/%" + strings.Repeat("25", 4000) + "41", "too long": strings.Repeat("/a;%252e%5c", 90_000),
+		"plain": "/orders/7", "parameter": "/orders/7;x=1", "long": strings.Repeat("/a;%252e%5c", 700),
+		"hostile": strings.Repeat(`/a;%25%2f..\`, 680),
+		"nested":  "/%" + strings.Repeat("25", 4000) + "41", "too long": strings.Repeat("/a;%252e%5c", 90_000),
 	} {
 		b.Run(name, func(b *testing.B) {
 			r := &http.Request{URL: &url.URL{Path: decode(path), RawPath: path}}
@@ -287,7 +305,8 @@ func BenchmarkReadings(b *testing.B) {
 	}
 }
 
-// A normal form is its own only reading. So a limit that sees a reading counts by the key of that reading.
+// A normal form is its own only reading. So a limit that sees a reading counts by the key of that
+// reading.
 func FuzzReadings(f *testing.F) {
 	for _, path := range []string{"/a/..;/b", "/%252e%5c;/../x", "//a//../b/.", `/\..\%2f`, "/%;4/1", "/%%341", "/a;b%2fc/d", "/..", "*"} {
 		f.Add(path)
@@ -312,7 +331,8 @@ func FuzzReadings(f *testing.F) {
 			t.Errorf("%q: %q lacks %q", path, all, servletPath(r))
 		}
 		for _, p := range distinct(all, normal) {
-			if q := normal(p); q != p || p[0] != '/' || strings.ContainsAny(p, `;\?#`) || strings.Contains(p, "//") || strings.Contains(p+"/", "/../") {
+			if q := normal(p); q != p || p[0] != '/' || strings.ContainsAny(p, `;\?#`) || strings.Contains(p, "//") ||
+				strings.Contains(p+"/", "/../") {
 				t.Errorf("%q: %q, %q", path, p, q)
 			}
 			if again := distinct(forms(&url.URL{Path: p}), normal); len(again) != 1 || again[0] != p {

@@ -6,13 +6,14 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// recent.go keeps the limiters of a limit that requests have used lately: making one takes longer than a decision from memory.
+// recent.go keeps the limiters of a limit that requests have used lately: making one takes longer
+// than a decision from memory.
 
 // mostRecent is how many limiters one generation of a limit has.
 const mostRecent = 4096
 
-// A recent holds the limiters of a limit in two generations. When the young one is full, it becomes the old one, and the old one is
-// forgotten. A limiter that is used moves to the young one.
+// A recent holds the limiters of a limit in two generations. When the young one is full, it becomes
+// the old one, and the old one is forgotten. A limiter that is used moves to the young one.
 type recent struct {
 	mu         sync.RWMutex
 	young, old map[limiterKey]*rratelimiter.Limiter
@@ -24,7 +25,8 @@ type limiterKey struct {
 	rate rratelimiter.Rate
 }
 
-// limiter returns the limiter with a key. If it is not known, create makes it. With a nil recent none is.
+// limiter returns the limiter with a key. If it is not known, create makes it. With a nil recent
+// none is.
 func (r *recent) limiter(k limiterKey, create func() *rratelimiter.Limiter) *rratelimiter.Limiter {
 	if r == nil {
 		return create()

@@ -13,13 +13,15 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// A server that refuses connections is away long before the Redis client gives up dialling: only requests that are in flight
-// by then wait for the bound.
+// A server that refuses connections is away long before the Redis client gives up dialling: only
+// requests that are in flight by then wait for the bound.
 func TestServerThatRefusesConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rdb := redis.NewClient(&redis.Options{Addr: "192.0.2.1:6379", Dialer: func(context.Context, string, string) (net.Conn, error) {
-			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-		}})
+		rdb := redis.NewClient(
+			&redis.Options{Addr: "192.0.2.1:6379", Dialer: func(context.Context, string, string) (net.Conn, error) {
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+			}},
+		)
 		defer rdb.Close()
 		client := rratelimiter.NewClient(rdb)
 		p := &Policy{Logger: quiet}

@@ -8,11 +8,12 @@ import (
 
 // shadow.go checks limits that refuse no request.
 
-// Shadow returns the same limit, but it refuses no request, to see its effect before it is in force. The limit takes permits, and
-// is checked after the other limits, by one more call, for the requests that these let pass. If it refuses a request, the outcome
-// is [Shadowed], and Policy.OnDeny is called. Such a limit has no header fields. If it cannot be checked, requests pass, and
-// Policy.OnError is called. Its name must differ from those of the other limits, because limits with one name and key share a
-// limiter. [Policy.Shadow] is for all limits at once.
+// Shadow returns the same limit, but it refuses no request, to see its effect before it is in
+// force. The limit takes permits, and is checked after the other limits, by one more call, for the
+// requests that these let pass. If it refuses a request, the outcome is [Shadowed], and
+// Policy.OnDeny is called. Such a limit has no header fields. If it cannot be checked, requests
+// pass, and Policy.OnError is called. Its name must differ from those of the other limits, because
+// limits with one name and key share a limiter. [Policy.Shadow] is for all limits at once.
 func (l Limit) Shadow() Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)
@@ -21,7 +22,8 @@ func (l Limit) Shadow() Limit {
 	}
 }
 
-// split returns the claims that can refuse the request, and the others. With Policy.Shadow, none can, and all are checked alike.
+// split returns the claims that can refuse the request, and the others. With Policy.Shadow, none
+// can, and all are checked alike.
 func (p *Policy) split(claims []Claim) (enforced, shadowed []Claim) {
 	first := slices.IndexFunc(claims, func(c Claim) bool { return c.shadow })
 	if p.Shadow || first < 0 {

@@ -12,8 +12,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// A limit in shadow counts the requests that it would refuse. It takes nothing for requests that other limits refuse, and clients
-// do not see it.
+// A limit in shadow counts the requests that it would refuse. It takes nothing for requests that
+// other limits refuse, and clients do not see it.
 func TestALimitInShadowRefusesNothing(t *testing.T) {
 	s := limittest.New(t)
 	trial := Per(s.Client(), "trial", rratelimiter.PerHour(2), byAddr).Shadow()
@@ -40,7 +40,8 @@ func TestALimitInShadowRefusesNothing(t *testing.T) {
 	wantCount(t, alone.Policy, map[Outcome]int64{Allowed: 2, Shadowed: 1})
 }
 
-// Without a reply from a limit in shadow, the others decide; if there are none, the request passes as a failed one.
+// Without a reply from a limit in shadow, the others decide; if there are none, the request passes
+// as a failed one.
 func TestALimitInShadowThatFails(t *testing.T) {
 	broken := Shared("broken", fixed{err: errors.New("no connection")}).Shadow()
 	full := Shared("full", fixed{rratelimiter.Result{Limit: 1, RetryAfter: time.Second}, nil})

@@ -14,33 +14,36 @@ import (
 
 // transport.go limits the rate of outgoing requests. It does not depend on guards and policies.
 
-// A Transport is an http.RoundTripper that limits the rate of outgoing requests. All processes that use the same limiter
-// share this rate. Each request takes one permit of a limiter. Use one Transport for each service or other destination that
-// has a limit. The fields of a Transport must not change after its first use. A Transport is safe for concurrent use and
-// must not be copied.
+// A Transport is an http.RoundTripper that limits the rate of outgoing requests. All processes that
+// use the same limiter share this rate. Each request takes one permit of a limiter. Use one
+// Transport for each service or other destination that has a limit. The fields of a Transport must
+// not change after its first use. A Transport is safe for concurrent use and must not be copied.
 //
 //	api := &http.Client{
 //		Transport: &httplimit.Transport{Limiter: client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(10)))},
 //		Timeout:   30 * time.Second, // waiting for the permit included
 //	}
 //
-// A request waits for its permit until its context ends. If the context ends first, or if Redis cannot be reached, the
-// request is not sent. The error wraps that of the context, or is the error of [rratelimiter.Limiter.Acquire]. If the
-// limiter has rratelimiter.WithFallback, the process grants its fraction of the rate while Redis is unreachable; a fraction
-// of 0 grants nothing.
+// A request waits for its permit until its context ends. If the context ends first, or if Redis
+// cannot be reached, the request is not sent. The error wraps that of the context, or is the error
+// of [rratelimiter.Limiter.Acquire]. If the limiter has rratelimiter.WithFallback, the process
+// grants its fraction of the rate while Redis is unreachable; a fraction of 0 grants nothing.
 //
-// If the service responds with status 429, or with status 503 and Retry-After, all requests pause until the time that
-// the service has set, and after a status 429 for at least 1 s. The caller gets the response. The Transport does not send
-// the request again, but the caller may.
-//   - This process sends no request until the pause is over. Requests in flight are not interrupted. If a request gets
-//     its permit during the pause, it takes another permit after the pause.
-//   - Other processes find no permits, even if they have no Transport, and also in Java: this process takes and keeps all
-//     permits that are free or become free. When permits return, callers that already wait in another process can get them
-//     first, before this process takes them. This can repeat every interval, but it usually ends after a few intervals. All
-//     processes together never get more than the rate in an interval. Another process with a Transport pauses itself after
-//     the first such response that it gets.
-//   - When the pause is over, this process gives back its permits in the background. If the process ends first, or if
-//     Redis does not reply within 1 s, the permits return when their interval is over.
+// If the service responds with status 429, or with status 503 and Retry-After, all requests pause
+// until the time that the service has set, and after a status 429 for at least 1 s. The caller gets
+// the response. The Transport does not send the request again, but the caller may.
+//   - This process sends no request until the pause is over. Requests in flight are not
+//     interrupted. If a request gets its permit during the pause, it takes another permit after the
+//     pause.
+//   - Other processes find no permits, even if they have no Transport, and also in Java: this
+//     process takes and keeps all permits that are free or become free. When permits return,
+//     callers that already wait in another process can get them first, before this process takes
+//     them. This can repeat every interval, but it usually ends after a few intervals. All
+//     processes together never get more than the rate in an interval. Another process with a
+//     Transport pauses itself after the first such response that it gets.
+//   - When the pause is over, this process gives back its permits in the background. If the process
+//     ends first, or if Redis does not reply within 1 s, the permits return when their interval is
+//     over.
 //
 // With a limiter of type PerClient, the pause applies only to this client.
 type Transport struct {
@@ -48,10 +51,11 @@ type Transport struct {
 	Limiter *rratelimiter.Limiter
 	// Base sends the requests. nil means http.DefaultTransport.
 	Base http.RoundTripper
-	// MaxPause is the longest pause that one response can cause; 0 means 1 minute. After the pause, requests are sent
-	// again, and the next response can start another pause.
+	// MaxPause is the longest pause that one response can cause; 0 means 1 minute. After the pause,
+	// requests are sent again, and the next response can start another pause.
 	MaxPause time.Duration
-	// Logger gets one line for each pause in which permits could not be taken or given back. nil means slog.Default().
+	// Logger gets one line for each pause in which permits could not be taken or given back. nil means
+	// slog.Default().
 	Logger *slog.Logger
 
 	once  sync.Once
@@ -93,8 +97,8 @@ func pauseOf(response *http.Response) time.Duration {
 	return 0
 }
 
-// after returns the time in a field Retry-After: seconds, or the time from this host's clock to a date. It returns 0 if
-// the field has neither.
+// after returns the time in a field Retry-After: seconds, or the time from this host's clock to a
+// date. It returns 0 if the field has neither.
 func after(field string) time.Duration {
 	if s, err := strconv.ParseUint(field, 10, 31); err == nil || errors.Is(err, strconv.ErrRange) {
 		return time.Duration(s) * time.Second // s is 1<<31 - 1 if the number is too large

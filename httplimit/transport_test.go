@@ -16,7 +16,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// A remote is the service behind a Transport. It is a http.RoundTripper itself, so no connection is needed.
+// A remote is the service behind a Transport. It is a http.RoundTripper itself, so no connection is
+// needed.
 type remote struct {
 	mu     sync.Mutex
 	began  time.Time
@@ -118,7 +119,8 @@ func TestRequestThatGetsNoPermitIsNotSent(t *testing.T) {
 			body := &closer{Reader: strings.NewReader("x")}
 			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "http://api.test/", body)
 			began := time.Now()
-			if _, err := transport.RoundTrip(r); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 1100*time.Millisecond {
+			if _, err := transport.RoundTrip(r); !errors.Is(err, context.DeadlineExceeded) ||
+				time.Since(began) > 1100*time.Millisecond {
 				t.Errorf("paused %v: after %v %v", paused, time.Since(began), err)
 			}
 			if !body.closed {
@@ -159,8 +161,8 @@ func TestPauseOfAllProcesses(t *testing.T) {
 					now := func() time.Time { return server.Now().Add(ahead) }
 					return server.Client(rratelimiter.WithClock(now)).RateLimiter("api", rratelimiter.WithRate(c.rate))
 				}
-				// The other process's clock is ahead, so that it asks first when permits return. If both asked at the same
-				// time of the bubble, chance would decide.
+				// The other process's clock is ahead, so that it asks first when permits return. If both asked
+				// at the same time of the bubble, chance would decide.
 				one, other := &Transport{Limiter: limiter(0), Base: s}, limiter(100*time.Microsecond)
 				if c.retryAfter == "date" {
 					c.retryAfter = time.Now().Add(30 * time.Second).UTC().Format(http.TimeFormat)
@@ -175,7 +177,8 @@ func TestPauseOfAllProcesses(t *testing.T) {
 				for range 2 {
 					all.Go(func() { fetch(t, one) })
 				}
-				// Another process waits for permits all the time. It can only get the one that was in use, when that returns.
+				// Another process waits for permits all the time. It can only get the one that was in use, when
+				// that returns.
 				ctx, cancel := context.WithTimeout(t.Context(), c.want-10*time.Millisecond)
 				defer cancel()
 				taken := 0
@@ -208,7 +211,8 @@ func TestPauseOfADateThatIsNear(t *testing.T) {
 			s := newRemote()
 			limiter := limittest.NewRealTime(t).Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerHour(10)))
 			transport := &Transport{Limiter: limiter, Base: s}
-			date := time.Now().Add(ahead).UTC().Format(http.TimeFormat) // the bubble begins with a whole second
+			// the bubble begins with a whole second
+			date := time.Now().Add(ahead).UTC().Format(http.TimeFormat)
 			time.Sleep(500 * time.Millisecond)
 			s.next(429, date)
 			fetch(t, transport)
@@ -220,7 +224,8 @@ func TestPauseOfADateThatIsNear(t *testing.T) {
 	}
 }
 
-// Permits that return together are taken by one call: another process whose callers wait for them would get the rest.
+// Permits that return together are taken by one call: another process whose callers wait for them
+// would get the rest.
 func TestPermitsThatReturnTogetherAreTakenTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, s := limittest.NewRealTime(t), newRemote()
@@ -245,8 +250,8 @@ func TestPermitsThatReturnTogetherAreTakenTogether(t *testing.T) {
 	})
 }
 
-// A request that waits for its permit when a pause begins does not use the one that it gets during the pause, and a
-// later response extends the pause.
+// A request that waits for its permit when a pause begins does not use the one that it gets during
+// the pause, and a later response extends the pause.
 func TestWaitingRequestsStayBehindAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newRemote()
@@ -282,7 +287,8 @@ func TestWaitingRequestsStayBehindAPause(t *testing.T) {
 func TestPauseWhileRedisFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, s, book := limittest.NewRealTime(t), newRemote(), &logbook{}
-		limiter := server.Client(rratelimiter.WithCallTimeout(100*time.Millisecond)).RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerHour(9)))
+		limiter := server.Client(rratelimiter.WithCallTimeout(100*time.Millisecond)).
+			RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerHour(9)))
 		transport := &Transport{Limiter: limiter, Base: s, Logger: book.logger()}
 		s.next(429, "10")
 		fetch(t, transport)

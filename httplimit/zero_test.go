@@ -10,7 +10,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// zero_test.go: a rate of 0 permits refuses every request, wherever it comes from and whatever else happens.
+// zero_test.go: a rate of 0 permits refuses every request, wherever it comes from and whatever else
+// happens.
 
 func TestRateOfZeroRefusesEveryRequest(t *testing.T) {
 	s := limittest.New(t)
@@ -33,8 +34,10 @@ func TestRateOfZeroRefusesEveryRequest(t *testing.T) {
 		"with others":              {hour, zero},
 		"with others, larger cost": {hour, zero.Cost(three), Shared("stored", stored).Cost(one)},
 		"twice":                    {zero, zero},
-		"with another rate":        {Per(client, "zero", rratelimiter.PerSecond(5), byAddr), Per(client, "zero", rratelimiter.PerSecond(5), byAddr), zero},
-		"with another rate, last":  {zero, Per(client, "zero", rratelimiter.PerSecond(5), byAddr)},
+		"with another rate": {
+			Per(client, "zero", rratelimiter.PerSecond(5), byAddr), Per(client, "zero", rratelimiter.PerSecond(5), byAddr), zero,
+		},
+		"with another rate, last": {zero, Per(client, "zero", rratelimiter.PerSecond(5), byAddr)},
 	} {
 		guard := patient(limits...)
 		for _, wait := range []time.Duration{0, time.Minute} {

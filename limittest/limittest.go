@@ -1,5 +1,5 @@
-// Package limittest lets tests use limiters without a Redis server and without sleeping. It provides a server that is
-// embedded in the process, and a clock that the test controls.
+// Package limittest lets tests use limiters without a Redis server and without sleeping. It
+// provides a server that is embedded in the process, and a clock that the test controls.
 //
 //	func TestThirdRequestIsRefused(t *testing.T) {
 //		server := limittest.New(t)
@@ -9,19 +9,20 @@
 //		...
 //	}
 //
-// The clock stands still until the test moves it. It dates grants, is the server's TIME, and expires keys. To test
-// blocking callers, wait until they block, then move the clock; when Advance returns, all callers that could be served
-// have been served:
+// The clock stands still until the test moves it. It dates grants, is the server's TIME, and
+// expires keys. To test blocking callers, wait until they block, then move the clock; when Advance
+// returns, all callers that could be served have been served:
 //
 //	go func() { served <- limiter.Acquire(ctx, 1) }()
 //	server.AwaitWaiting("logins", 1)
 //	server.Advance(time.Minute)
 //	err := <-served
 //
-// Contexts still follow the real clock. A TryAcquireTimeout ends when its timeout is over by the server's clock or by the
-// real clock, whichever comes first. Where that matters, use testing/synctest and [NewRealTime]: in a bubble, time.Now is
-// a clock that advances when all goroutines wait, and time.Sleep takes no real time. No connection leaves the process, so
-// both kinds of server work in a bubble.
+// Contexts still follow the real clock. A TryAcquireTimeout ends when its timeout is over by the
+// server's clock or by the real clock, whichever comes first. Where that matters, use
+// testing/synctest and [NewRealTime]: in a bubble, time.Now is a clock that advances when all
+// goroutines wait, and time.Sleep takes no real time. No connection leaves the process, so both
+// kinds of server work in a bubble.
 package limittest
 
 import (
@@ -45,11 +46,12 @@ import (
 // Epoch is the start time of a new server's clock, unless it is the real clock.
 var Epoch = time.Date(2026, time.January, 1, 0, 0, 0, 0, time.UTC)
 
-// patience is the real time for which the server waits for calls to complete and for callers to block.
+// patience is the real time for which the server waits for calls to complete and for callers to
+// block.
 const patience = 10 * time.Second
 
-// A Server is an embedded Redis server with a clock. It is safe for concurrent use, but only one goroutine should move
-// the clock. It has no port: connect only through Client and Redis.
+// A Server is an embedded Redis server with a clock. It is safe for concurrent use, but only one
+// goroutine should move the clock. It has no port: connect only through Client and Redis.
 type Server struct {
 	server   *miniredis.Miniredis
 	rdb      *redis.Client
@@ -70,9 +72,9 @@ func New(t testing.TB) *Server {
 	return started(t, false)
 }
 
-// NewRealTime starts a server whose clock is time.Now. It is meant for testing/synctest, where that clock advances when
-// all goroutines of the bubble wait; outside a bubble the test really sleeps. The server is closed when the test ends,
-// which in a bubble is before the bubble ends.
+// NewRealTime starts a server whose clock is time.Now. It is meant for testing/synctest, where that
+// clock advances when all goroutines of the bubble wait; outside a bubble the test really sleeps.
+// The server is closed when the test ends, which in a bubble is before the bubble ends.
 func NewRealTime(t testing.TB) *Server {
 	return started(t, true)
 }
@@ -86,8 +88,8 @@ func started(t testing.TB, realTime bool) *Server {
 	return s
 }
 
-// Start starts a server like New, but without a test, for examples. The caller must Close it. Where a server made by
-// New fails the test, this one panics.
+// Start starts a server like New, but without a test, for examples. The caller must Close it. Where
+// a server made by New fails the test, this one panics.
 func Start() *Server {
 	return start(false, func(format string, args ...any) { panic(fmt.Sprintf("limittest: "+format, args...)) })
 }
@@ -99,7 +101,8 @@ func start(realTime bool, fail func(string, ...any)) *Server {
 	}
 	s.server.ClockTTL(true)
 	s.rdb = redis.NewClient(&redis.Options{
-		Addr:                     "127.0.0.1:6379", // not used; a name would need a lookup, which fails in a bubble
+		// not used; a name would need a lookup, which fails in a bubble
+		Addr:                     "127.0.0.1:6379",
 		Dialer:                   s.dial,
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
@@ -107,7 +110,8 @@ func start(realTime bool, fail func(string, ...any)) *Server {
 	return s
 }
 
-// dial connects to the server, unless it is closed: the probe of a node can come later, and the server would start again.
+// dial connects to the server, unless it is closed: the probe of a node can come later, and the
+// server would start again.
 func (s *Server) dial(context.Context, string, string) (net.Conn, error) {
 	s.dialing.Lock()
 	defer s.dialing.Unlock()
@@ -121,7 +125,8 @@ func (s *Server) dial(context.Context, string, string) (net.Conn, error) {
 	return roomy.Conn(pipe), nil
 }
 
-// settleBubble waits until all other goroutines of the bubble are blocked, and returns whether it runs in a bubble.
+// settleBubble waits until all other goroutines of the bubble are blocked, and returns whether it
+// runs in a bubble.
 func settleBubble() (bubble bool) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -132,13 +137,13 @@ func settleBubble() (bubble bool) {
 	return true
 }
 
-// Close ends all waiting with redis.ErrClosed and stops the server. Servers made by New and NewRealTime are closed
-// automatically. Closing a server twice is allowed.
+// Close ends all waiting with redis.ErrClosed and stops the server. Servers made by New and
+// NewRealTime are closed automatically. Closing a server twice is allowed.
 func (s *Server) Close() {
 	s.rdb.Close()
 	s.wake()
-	// A call that Close interrupts is retried after a pause, and only the retry ends it. In a bubble the pause needs
-	// the bubble's clock to advance.
+	// A call that Close interrupts is retried after a pause, and only the retry ends it. In a bubble
+	// the pause needs the bubble's clock to advance.
 	for deadline := time.Now().Add(patience); s.bubble && !s.idle() && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -149,9 +154,9 @@ func (s *Server) Close() {
 	s.server.Close()
 }
 
-// Client returns a new client of the server. Its clock is the server's, and its call timeout is 10 s, so that a busy
-// machine does not fail a test; opts can change both. To simulate a host whose clock is wrong, use WithClock with a
-// clock that differs from Now by some seconds.
+// Client returns a new client of the server. Its clock is the server's, and its call timeout is 10
+// s, so that a busy machine does not fail a test; opts can change both. To simulate a host whose
+// clock is wrong, use WithClock with a clock that differs from Now by some seconds.
 func (s *Server) Client(opts ...rratelimiter.Option) *rratelimiter.Client {
 	rdb := dispatch.Extended{Redis: s.rdb, Alone: true, Made: func(made *dispatch.Client) {
 		s.mu.Lock()
@@ -163,12 +168,13 @@ func (s *Server) Client(opts ...rratelimiter.Option) *rratelimiter.Client {
 	}, opts...)...)
 }
 
-// Redis returns the connection to the server that all clients use, to read keys or to change them directly.
+// Redis returns the connection to the server that all clients use, to read keys or to change them
+// directly.
 func (s *Server) Redis() *redis.Client { return s.rdb }
 
-// Fail makes the server reply to every command with an error, such as "OOM command not allowed", until Fail("") is
-// called. If the error is temporary, like LOADING, calls are retried until their timeout ends: 10 s of real time,
-// unless the client has another one (WithCallTimeout).
+// Fail makes the server reply to every command with an error, such as "OOM command not allowed",
+// until Fail("") is called. If the error is temporary, like LOADING, calls are retried until their
+// timeout ends: 10 s of real time, unless the client has another one (WithCallTimeout).
 func (s *Server) Fail(message string) { s.server.SetError(message) }
 
 // Now returns the time of the clock.
@@ -181,10 +187,11 @@ func (s *Server) Now() time.Time {
 	return s.now
 }
 
-// Advance moves the clock forward. Callers that block in a client of this server are served at the times at which their
-// permits become free. When Advance returns, all callers that could be served have been served, and Waiting returns how
-// many could not. A caller that is served and then blocks again may have to wait for the next call of Advance, but in a
-// bubble the same call serves it again. With the real clock, Advance sleeps.
+// Advance moves the clock forward. Callers that block in a client of this server are served at the
+// times at which their permits become free. When Advance returns, all callers that could be served
+// have been served, and Waiting returns how many could not. A caller that is served and then blocks
+// again may have to wait for the next call of Advance, but in a bubble the same call serves it
+// again. With the real clock, Advance sleeps.
 func (s *Server) Advance(d time.Duration) {
 	switch {
 	case d < 0 && s.realTime:
@@ -213,8 +220,8 @@ func (s *Server) Advance(d time.Duration) {
 	}
 }
 
-// Set moves the clock to a time: forward like Advance, or back, like the correction of a wrong clock. The real clock
-// cannot be moved back.
+// Set moves the clock to a time: forward like Advance, or back, like the correction of a wrong
+// clock. The real clock cannot be moved back.
 func (s *Server) Set(t time.Time) {
 	d := t.Sub(s.Now())
 	if d >= 0 || s.realTime {
@@ -236,16 +243,16 @@ func (s *Server) jump(to time.Time) {
 	s.settle()
 }
 
-// Waiting returns the number of callers that wait for permits of the limiter with the given name, or of all limiters if
-// it is "", in all clients of this server.
+// Waiting returns the number of callers that wait for permits of the limiter with the given name,
+// or of all limiters if it is "", in all clients of this server.
 func (s *Server) Waiting(limiter string) int {
 	return s.look(limiter).Waiting
 }
 
-// AwaitWaiting returns once exactly n callers wait for permits of the limiter with the given name, or of all limiters
-// if it is "", and Redis has refused them. From then on nothing happens unless the clock moves or the test acts. If
-// that state is not reached, it fails the test: in a bubble as soon as all goroutines wait, otherwise after 10 s of
-// real time.
+// AwaitWaiting returns once exactly n callers wait for permits of the limiter with the given name,
+// or of all limiters if it is "", and Redis has refused them. From then on nothing happens unless
+// the clock moves or the test acts. If that state is not reached, it fails the test: in a bubble as
+// soon as all goroutines wait, otherwise after 10 s of real time.
 func (s *Server) AwaitWaiting(limiter string, n int) {
 	if s.await(func() bool {
 		calls := s.look(limiter)
@@ -269,8 +276,8 @@ func (s *Server) settle() {
 
 func (s *Server) idle() bool { return !s.look("").InFlight }
 
-// await waits until happened returns true, at most for patience of real time; in a bubble, until all goroutines wait.
-// It returns the last result of happened.
+// await waits until happened returns true, at most for patience of real time; in a bubble, until
+// all goroutines wait. It returns the last result of happened.
 func (s *Server) await(happened func() bool) bool {
 	if s.bubble {
 		settleBubble()

@@ -16,7 +16,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// eachKind runs a test with a clock driven by hand, with the same in a bubble, and with a bubble's own clock.
+// eachKind runs a test with a clock driven by hand, with the same in a bubble, and with a bubble's
+// own clock.
 func eachKind(t *testing.T, test func(t *testing.T, s *limittest.Server)) {
 	t.Run("by hand", func(t *testing.T) { test(t, limittest.New(t)) })
 	t.Run("by hand in a bubble", func(t *testing.T) {
@@ -99,7 +100,8 @@ func TestAdvanceServesWaitingCallers(t *testing.T) {
 func TestAdvanceStopsWhereACallerCanBeServed(t *testing.T) {
 	eachKind(t, func(t *testing.T, s *limittest.Server) {
 		began := s.Now()
-		l := s.Client().RateLimiter("jobs", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 100 * time.Millisecond}))
+		l := s.Client().
+			RateLimiter("jobs", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 100 * time.Millisecond}))
 		if !allowed(t, l, 1) {
 			t.Fatal("no permit")
 		}
@@ -245,7 +247,8 @@ func TestFailedServer(t *testing.T) {
 	}
 }
 
-// A pipe without a buffer blocks both ends as soon as a pipeline is larger than what the server reads at once.
+// A pipe without a buffer blocks both ends as soon as a pipeline is larger than what the server
+// reads at once.
 func TestLongPipeline(t *testing.T) {
 	eachKind(t, func(t *testing.T, s *limittest.Server) {
 		pipe := s.Redis().Pipeline()
@@ -313,10 +316,12 @@ func TestBubbleHasOneClock(t *testing.T) {
 		if err := l.Acquire(ctx, 1); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 10*time.Minute {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
-		if ok, err := l.TryAcquireTimeout(t.Context(), 1, 49*time.Minute); ok || err != nil || time.Since(began) != 10*time.Minute {
+		if ok, err := l.TryAcquireTimeout(t.Context(), 1, 49*time.Minute); ok || err != nil ||
+			time.Since(began) != 10*time.Minute {
 			t.Errorf("after %v: %v, %v", time.Since(began), ok, err)
 		}
-		if ok, err := l.TryAcquireTimeout(t.Context(), 1, 51*time.Minute); !ok || err != nil || time.Since(began) != time.Hour {
+		if ok, err := l.TryAcquireTimeout(t.Context(), 1, 51*time.Minute); !ok || err != nil ||
+			time.Since(began) != time.Hour {
 			t.Errorf("after %v: %v, %v", time.Since(began), ok, err)
 		}
 	})

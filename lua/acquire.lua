@@ -1,54 +1,63 @@
--- acquire.lua grants permits to the requests of one batch. Without a request it counts expired permits back and returns what
--- is free, as Redisson's availablePermits does.
+-- acquire.lua grants permits to the requests of one batch. Without a request it counts expired
+-- permits back and returns what is free, as Redisson's availablePermits does.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 client_now       ms, up to three decimals; '': this server's clock
 --       2 record           of all that is wanted
---       3 wanted           permits in it; '': one record does not hold them, or some request must get none, or a group keeps some
---                          free, or a lease or UP_TO
---       4 flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, NEXT, DETAIL, UP_TO, STRICT_ONLY, APART; GENERAL
---                          with one of the next six arguments, without wanted, without a group, and with REBUILD
+--       3 wanted           permits in it; '': one record does not hold them, or some request must
+--                          get none, or a group keeps some free, or a lease or UP_TO
+--       4 flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, NEXT, DETAIL, UP_TO,
+--                          STRICT_ONLY, APART; GENERAL with one of the next six arguments, without
+--                          wanted, without a group, and with REBUILD
 --       5 configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
 --       with GENERAL:
 --       6 granularity      ms; '': none
---       7 lease            up to so many permits more, if every request is granted and much is free; '': none. The record is then
---                          dated at the end of a bucket, in a quarter of its length or later, and otherwise as without a lease
+--       7 lease            up to so many permits more, if every request is granted and much is
+--                          free; '': none. The record is then dated at the end of a bucket, in a
+--                          quarter of its length or later, and otherwise as without a lease
 --       8 lease_bucket     ms: the length of that bucket
---       9 since            ms: the time of an earlier attempt of the same batch or before, whose records are searched first; '':
---                          there was none
+--       9 since            ms: the time of an earlier attempt of the same batch or before, whose
+--                          records are searched first; '': there was none
 --      10 id_count         how many ids the batch has
---      11 recent           the last three bytes of the ids under which the client had grants before, as numbers between blanks
---       then for each group of requests, in order, the strict ones first; without any, the script only looks:
+--      11 recent           the last three bytes of the ids under which the client had grants
+--                          before, as numbers between blanks
+--       then for each group of requests, in order, the strict ones first; without any, the script
+--       only looks:
 --         size             permits of a request
---         count            requests; negative if the group is strict. 0: a strict group that keeps its size free of those
---                          behind it
--- reply 1 status           0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9 it is no longer known what an
---                          earlier attempt was granted
+--         count            requests; negative if the group is strict. 0: a strict group that keeps
+--                          its size free of those behind it
+-- reply 1 status           0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9
+--                          it is no longer known what an earlier attempt was granted
 --       with status 0:
 --       2 rate
 --       3 interval         ms
 --       4 free             permits afterwards
---       5 next             us until the next permit returns (0: with those granted now, or not known; a plain grant does not read
---                          it without NEXT, or if more than half of the rate remains free)
---       6 figures          how many follow: none if wanted is granted at client_now, without notes and without a lease
+--       5 next             us until the next permit returns (0: with those granted now, or not
+--                          known; a plain grant does not read it without NEXT, or if more than half
+--                          of the rate remains free)
+--       6 figures          how many follow: none if wanted is granted at client_now, without notes
+--                          and without a lease
 --       7 notes            base.lua
 --       8 now              us
 --       9 reset            us until all permits are free (0 unless granted or DETAIL)
---      10 origin           the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2:
---                          there is no record, nothing was refused, or expired records remain
+--      10 origin           the client of a record (origin_of): another Go client's if one was seen,
+--                          else the oldest record's; -2: there is no record, nothing was refused,
+--                          or expired records remain
 --      11 ahead            permits that were taken for the lease
---      12 together         us until the permits are free, too, that return shortly after those of the first refused request in a
---                          strict group (0: there is none)
+--      12 together         us until the permits are free, too, that return shortly after those of
+--                          the first refused request in a strict group (0: there is none)
 --       then, unless wanted was granted, for each group:
 --         granted          requests of it (-1: its size exceeds the rate; with UP_TO: permits)
---         wait             us until the permits of its first refused request are free (0: none, or neither DETAIL nor strict)
+--         wait             us until the permits of its first refused request are free (0: none, or
+--                          neither DETAIL nor strict)
 --
--- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
--- group takes what it can.
+-- The requests of a strict group wait in a queue: if one is refused, none behind it is granted.
+-- Behind the strict groups each group takes what it can.
 --
--- The plain grant comes first (plain_read.lua says what it costs). After it, a granularity costs ZRANGEBYSCORE (this client's
--- record of the bucket) and ZREM of it; a refusal ZRANGE of the oldest record and of the records that it adds up or walks,
--- and for waiting callers ZCOUNT and ZRANGE of one more record; a search for an earlier attempt what recover.lua says.
+-- The plain grant comes first (plain_read.lua says what it costs). After it, a granularity costs
+-- ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal ZRANGE of the oldest
+-- record and of the records that it adds up or walks, and for waiting callers ZCOUNT and ZRANGE of
+-- one more record; a search for an earlier attempt what recover.lua says.
 
 --@include base
 --@include flags
@@ -57,8 +66,8 @@ wanted, configured_rate = tonumber(wanted), configured_rate ~= '' and configured
 local general = find(flags, GENERAL, 1, true)
 local config, limiter, state, now -- what the plain grant has read (config.lua, state.lua)
 
--- The plain grant: one record for all that is wanted. Anything else leaves this block before a permit is taken; a refusal keeps
--- what was read.
+-- The plain grant: one record for all that is wanted. Anything else leaves this block before a
+-- permit is taken; a refusal keeps what was read.
 if not general then
   local name, value, records, most_expired = KEYS[1], KEYS[2], KEYS[4], MAX_EXPIRED
   local telling = flags ~= '' and find(flags, NEXT, 1, true) and wanted
@@ -107,8 +116,9 @@ granularity, lease, lease_bucket, since = tonumber(granularity), tonumber(lease)
 local first_group = general and 12 or 6
 local prefix = string.sub(record, 1, -5)
 
--- read_groups returns the groups in the arguments from first on, and how many of them are strict. A group has: size; count, its
--- requests; granted (requests, or permits with UP_TO); wait, the us until the permits of its first refused request are free.
+-- read_groups returns the groups in the arguments from first on, and how many of them are strict. A
+-- group has: size; count, its requests; granted (requests, or permits with UP_TO); wait, the us
+-- until the permits of its first refused request are free.
 local function read_groups(first)
   local groups, strict = {}, 0
   for at = first, #ARGV, 2 do
@@ -119,9 +129,10 @@ local function read_groups(first)
   return groups, strict
 end
 
--- allocate sets what each group is granted of the available permits. It returns how many are left, how many of these are kept
--- free, and whether a request was refused. If the permits are those that an earlier attempt was granted (recovered), a size
--- above the rate may be among them, and none are kept.
+-- allocate sets what each group is granted of the available permits. It returns how many are left,
+-- how many of these are kept free, and whether a request was refused. If the permits are those that
+-- an earlier attempt was granted (recovered), a size above the rate may be among them, and none are
+-- kept.
 local function allocate(groups, strict, available, rate, recovered)
   local partly, queued = find(flags, UP_TO, 1, true), find(flags, STRICT_ONLY, 1, true)
   local left, kept, refused, blocked = available, 0, false, false

@@ -1,7 +1,8 @@
--- acquiremany.lua grants permits to several calls, each for itself, by plain grants (plain_read.lua). A call asks one limiter,
--- or several of which all grant or none does. A call has no effect if it needs more than plain grants, or if an earlier call asks
--- one of its limiters, too: the client then makes it by acquire.lua or allowall.lua.
--- All limiters are read before one is written, so a key of another type has no effect on any of them.
+-- acquiremany.lua grants permits to several calls, each for itself, by plain grants
+-- (plain_read.lua). A call asks one limiter, or several of which all grant or none does. A call has
+-- no effect if it needs more than plain grants, or if an earlier call asks one of its limiters,
+-- too: the client then makes it by acquire.lua or allowall.lua. All limiters are read before one is
+-- written, so a key of another type has no effect on any of them.
 --
 -- KEYS  three a limiter: config, value, permits
 -- ARGV  1 client_now       ms, up to three decimals
@@ -11,8 +12,9 @@
 --         configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
 --         flags            CHECK, WHOLE_SCORES, NEXT, JOINT
 -- reply five a limiter:
---         status           of the call, with its first limiter: 0; or it has no effect: 10 it is no plain grant; 11 it is none
---                          now, because too few permits are free, or many records have expired
+--         status           of the call, with its first limiter: 0; or it has no effect: 10 it is no
+--                          plain grant; 11 it is none now, because too few permits are free, or
+--                          many records have expired
 --         rate
 --         interval         ms
 --         free             permits afterwards

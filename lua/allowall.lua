@@ -1,18 +1,20 @@
--- allowall.lua asks several limiters for the requests of one batch: of each request all limiters grant their part, or none does.
+-- allowall.lua asks several limiters for the requests of one batch: of each request all limiters
+-- grant their part, or none does.
 --
 -- KEYS  five a limiter: config, value, client value, permits, client permits
 -- ARGV  1 client_now       ms, up to three decimals
 --       2 groups           how many groups of requests there are
 --       for each group:
---         count            requests; negative if the group is strict, as in acquire.lua. 0: a strict group that keeps its
---                          sizes free of those behind it
+--         count            requests; negative if the group is strict, as in acquire.lua. 0: a
+--                          strict group that keeps its sizes free of those behind it
 --       for each limiter:
 --         record           of all that is wanted; if one cannot hold it, only its prefix counts
 --         configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
---         flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, SERVER_TIME; of the first limiter STRICT_ONLY
+--         flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, SERVER_TIME; of the
+--                          first limiter STRICT_ONLY
 --         granularity      ms; '': none
---         since            ms: the time of an earlier attempt of the same batch or before, whose records are searched first; '':
---                          there was none
+--         since            ms: the time of an earlier attempt of the same batch or before, whose
+--                          records are searched first; '': there was none
 --         id_count         how many ids the batch has
 --         for each group:
 --           size           permits of a request
@@ -28,14 +30,17 @@
 --         next             us until the next permit returns (0: with those granted now)
 --         notes            base.lua
 --         reset            us until all permits are free
---         origin           the client of a record, as in acquire.lua; -2 without a refused strict group
+--         origin           the client of a record, as in acquire.lua; -2 without a refused strict
+--                          group
 --         together         as in acquire.lua
 --       for each listed group:
---         granted          requests of it (-1: more than the rate of limiter 0; -2: of limiter 1, ...)
---         waits            one a limiter: us until it has the permits of the first refused request (0: it has them; -1: not
---                          known, so ask again)
+--         granted          requests of it (-1: more than the rate of limiter 0; -2: of limiter 1,
+--                          ...)
+--         waits            one a limiter: us until it has the permits of the first refused request
+--                          (0: it has them; -1: not known, so ask again)
 --
--- Where plain grants will probably do, the client calls acquiremany.lua, which costs Redis half as much.
+-- Where plain grants will probably do, the client calls acquiremany.lua, which costs Redis half as
+-- much.
 
 --@include base
 --@include flags
@@ -56,7 +61,8 @@ local function read_numbers(first)
   return numbers
 end
 
--- read_request returns what is asked of a limiter, numbered from 0. total is the sum of all requests.
+-- read_request returns what is asked of a limiter, numbered from 0. total is the sum of all
+-- requests.
 local function read_request(number, counts)
   local first = 3 + groups + (6 + groups) * number
   local record, configured_rate, flags, granularity, since, id_count = unpack(ARGV, first, first + 5)
@@ -82,8 +88,8 @@ local function score_of(request, limiter, now)
   return grant_score(now, limiter.interval, request.granularity, nil, find(request.flags, WHOLE_SCORES, 1, true))
 end
 
--- read_limiter returns the configuration and the state of a limiter, numbered from 0; or nil and a status. recovered: an earlier
--- attempt is found.
+-- read_limiter returns the configuration and the state of a limiter, numbered from 0; or nil and a
+-- status. recovered: an earlier attempt is found.
 local function read_limiter(number, request, recovered)
   local flags = request.flags
   local limiter, fault = read_config(5 * number, request.configured_rate)
@@ -98,9 +104,10 @@ local function read_limiter(number, request, recovered)
   return { request = request, limiter = limiter, state = state, now = now, score = score, bucketed = bucketed }
 end
 
--- allocate returns what is granted of each group, whether a request was refused, and whether one is for more than a rate. It
--- sets left of each limiter: the rest of its free permits, or of those in available, which an earlier attempt was granted; a
--- size above the rate may be among these. kept: how many of these are kept free.
+-- allocate returns what is granted of each group, whether a request was refused, and whether one is
+-- for more than a rate. It sets left of each limiter: the rest of its free permits, or of those in
+-- available, which an earlier attempt was granted; a size above the rate may be among these. kept:
+-- how many of these are kept free.
 local function allocate(all, counts, available)
   local granted, refused, exceeded = {}, false, false
   local queued, blocked = find(all[1].request.flags, STRICT_ONLY, 1, true), false
@@ -133,9 +140,9 @@ local function allocate(all, counts, available)
   return granted, refused, exceeded
 end
 
--- write writes what a limiter grants: records, the free permits, a TTL. It returns false, and grants nothing, if the record of
--- all that is wanted exists because a later attempt of this batch was served before. Only the first limiter tells. waiting:
--- callers that wait are refused.
+-- write writes what a limiter grants: records, the free permits, a TTL. It returns false, and
+-- grants nothing, if the record of all that is wanted exists because a later attempt of this batch
+-- was served before. Only the first limiter tells. waiting: callers that wait are refused.
 local function write(one, granted, first, waiting)
   local request, limiter, state, score = one.request, one.limiter, one.state, one.score
   local prefix, records, taken = request.prefix, limiter.records, state.free - one.left

@@ -1,13 +1,15 @@
--- collect.lua removes a client's own pair of keys if nothing is lost by that: if it says that all permits are free.
+-- collect.lua removes a client's own pair of keys if nothing is lost by that: if it says that all
+-- permits are free.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 now    ms; '': this server's clock
 --       2 idle   ms for which no record may have counted
 --       3 flags  d change nothing
--- reply 1 result 0: records count, or counted within that time, or may count: a configuration has no valid interval, or it is
---                missing and they are younger than UNKNOWN_INTERVAL and that time; or the value is no number of permits: another
---                program may have written it; 1: removed; 2: the pair has a TTL; 3: there is no pair; 4: another program uses one
---                of the two keys
+-- reply 1 result 0: records count, or counted within that time, or may count: a configuration has
+--       no valid interval, or it is
+--                missing and they are younger than UNKNOWN_INTERVAL and that time; or the value is
+--                no number of permits: another program may have written it; 1: removed; 2: the pair
+--                has a TTL; 3: there is no pair; 4: another program uses one of the two keys
 
 --@include base
 --@include config

@@ -1,5 +1,5 @@
--- delete.lua removes a limiter: its configuration, its state, and the client's state. Redis frees the memory in the
--- background, so a million records block no other client.
+-- delete.lua removes a limiter: its configuration, its state, and the client's state. Redis frees
+-- the memory in the background, so a million records block no other client.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  none

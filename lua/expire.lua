@@ -1,16 +1,17 @@
--- expire.lua sets or clears the TTL of a limiter: of all its keys, but not of a key that another program uses.
+-- expire.lua sets or clears the TTL of a limiter: of all its keys, but not of a key that another
+-- program uses.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 command    PEXPIRE, PEXPIREAT or PERSIST
 --       2 time       ms from now or since the epoch (0 with PERSIST)
---       3 condition  on the TTL of the configuration: '' none, NX it has none, XX it has one, GT it ends before, LT it ends later
---                    or never
+--       3 condition  on the TTL of the configuration: '' none, NX it has none, XX it has one, GT it
+--                    ends before, LT it ends later or never
 -- reply 1 done       1, else 0
 --
 -- PEXPIRE has these conditions from Redis 7.0 on, so they are checked here.
 --
--- After PERSIST the client's own pair expires in an interval and a minute: then nothing in it counts (commit.lua), and a
--- client that never comes back would leave it for ever.
+-- After PERSIST the client's own pair expires in an interval and a minute: then nothing in it
+-- counts (commit.lua), and a client that never comes back would leave it for ever.
 
 --@include base
 --@include config

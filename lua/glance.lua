@@ -1,10 +1,11 @@
--- glance.lua reads a limiter as state.lua does, but few records, however many there are: it can be run for thousands of
--- limiters.
+-- glance.lua reads a limiter as state.lua does, but few records, however many there are: it can be
+-- run for thousands of limiters.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 client_now  ms; '': this server's clock
 -- reply as state.lua, then
---      13 estimated   1 if used, consistent and free are estimates: there are too many records, so the free permits are trusted
+--      13 estimated   1 if used, consistent and free are estimates: there are too many records, so
+--                     the free permits are trusted
 
 --@include base
 --@include record

@@ -1,5 +1,5 @@
-// Package lua embeds the scripts that Redis runs, and the parts that several scripts share. Package internal/script
-// joins them.
+// Package lua embeds the scripts that Redis runs, and the parts that several scripts share. Package
+// internal/script joins them.
 package lua
 
 import "embed"

@@ -1,7 +1,9 @@
--- recount.lua adds up the live records of a limiter that are too many for one call: some with each call, from the newest to
--- the oldest. A record that came or left among those that were read, because of a clock that is behind, makes it start again.
--- One that was read and then changed its permits, as by a release, is not noticed. So the state is repaired, by the rule of
--- check_records, only when two passes in a row found the same surplus: that both missed changes of the same size is not likely.
+-- recount.lua adds up the live records of a limiter that are too many for one call: some with each
+-- call, from the newest to the oldest. A record that came or left among those that were read,
+-- because of a clock that is behind, makes it start again. One that was read and then changed its
+-- permits, as by a release, is not noticed. So the state is repaired, by the rule of check_records,
+-- only when two passes in a row found the same surplus: that both missed changes of the same size
+-- is not likely.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 client_now  ms, up to three decimals; '': this server's clock
@@ -33,7 +35,8 @@ local records = limiter.records
 local now = read_clock(client_now)
 local state = load_state(limiter, now)
 
--- How many records are read, and how many of the newest are read last: where clocks differ, a record can come among these.
+-- How many records are read, and how many of the newest are read last: where clocks differ, a
+-- record can come among these.
 local PAGE, LATE = 1000, 500
 if state.oldest and not state.more and not state.many then
   local expired_count, all, room = state.expired_count, call('ZCARD', records), PAGE

@@ -1,5 +1,6 @@
--- release.lua gives permits back before they expire: those of the oldest grants first, so that what stays counted is never
--- older than it was; or only those that were granted at one time. Whole records are removed; the last one shrinks.
+-- release.lua gives permits back before they expire: those of the oldest grants first, so that what
+-- stays counted is never older than it was; or only those that were granted at one time. Whole
+-- records are removed; the last one shrinks.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 client_now  ms; '': this server's clock
@@ -7,7 +8,8 @@
 --       3 flags       b finish a rebuild
 --       then, to undo a grant, or nothing:
 --       4 undone      its score
---       5 own         its client, as origin_of has it; in the oldest format only the first two bytes of the id
+--       5 own         its client, as origin_of has it; in the oldest format only the first two
+--                     bytes of the id
 -- reply 1 status      0; 1 to 7 not initialised: config.lua
 --       with status 0:
 --       2 notes       base.lua; with MORE, the caller asks again for the rest

@@ -1,9 +1,11 @@
--- rename.lua gives a limiter another name, with all its state. What had the new name is removed. Nothing is done if another
--- program uses one of the keys.
+-- rename.lua gives a limiter another name, with all its state. What had the new name is removed.
+-- Nothing is done if another program uses one of the keys.
 --
--- KEYS  1 to 5 config, value, client value, permits, client permits; 6 to 10 the same under the new name
+-- KEYS  1 to 5 config, value, client value, permits, client permits; 6 to 10 the same under the new
+--       name
 -- ARGV  1 flags   n only if no limiter has the new name
--- reply 1 result  1: it was renamed; 0: the new name is taken; -1: there is no limiter; -1 - i: another program uses KEYS[i]
+-- reply 1 result  1: it was renamed; 0: the new name is taken; -1: there is no limiter; -1 - i:
+--                 another program uses KEYS[i]
 
 --@include base
 --@include config

@@ -31,8 +31,9 @@ func assembled(t *testing.T) map[string]string {
 	return scripts
 }
 
-// TestAssembledScripts compares the scripts that Redis gets with those in testdata/scripts, so that the line number in an
-// error of Redis leads somewhere, and a change of a fragment shows what it changes in each script.
+// TestAssembledScripts compares the scripts that Redis gets with those in testdata/scripts, so that
+// the line number in an error of Redis leads somewhere, and a change of a fragment shows what it
+// changes in each script.
 func TestAssembledScripts(t *testing.T) {
 	for name, text := range assembled(t) {
 		golden := filepath.Join("..", "testdata", "scripts", name+".lua")
@@ -42,12 +43,15 @@ func TestAssembledScripts(t *testing.T) {
 			}
 		}
 		if want, err := os.ReadFile(golden); err != nil || string(want) != text {
-			t.Errorf("%s is not what is assembled from lua/ (go test ./lua -run AssembledScripts -update writes it): %v", golden, err)
+			t.Errorf(
+				"%s is not what is assembled from lua/ (go test ./lua -run AssembledScripts -update writes it): %v", golden, err,
+			)
 		}
 	}
 }
 
-// TestScriptsUseNothingNewerThanOldServers looks for features that Redis 6.2 or the embedded server lack.
+// TestScriptsUseNothingNewerThanOldServers looks for features that Redis 6.2 or the embedded server
+// lack.
 func TestScriptsUseNothingNewerThanOldServers(t *testing.T) {
 	for name, text := range assembled(t) {
 		if strings.HasPrefix(text, "#!") {

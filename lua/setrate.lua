@@ -1,5 +1,5 @@
--- setrate.lua sets the rate of a limiter whatever it was, as Redisson's setRate and updateRate do. Its grants are removed, or
--- kept and counted against the new rate.
+-- setrate.lua sets the rate of a limiter whatever it was, as Redisson's setRate and updateRate do.
+-- Its grants are removed, or kept and counted against the new rate.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 client_now  ms; '': this server's clock
@@ -42,8 +42,9 @@ if find(flags, 'k', 1, true) and (not old_kind or old_kind == kind) then
     forget_ended_state(limiter.value, limiter.records)
   end
   local state = load_state(limiter, now, true)
-  -- The rate is new, so nothing was wrong. Of records that are too many to add up, the free permits tell the sum. But what they
-  -- tell is used only below 0, because they may be those of another rate.
+  -- The rate is new, so nothing was wrong. Of records that are too many to add up, the free permits
+  -- tell the sum. But what they tell is used only below 0, because they may be those of another
+  -- rate.
   notes = (state.more and REBUILD_PENDING or 0) + (state.many and MANY or 0)
   if notes > 0 and state.counted and old then
     state.free = math.min(0, state.counted + state.expired_permits + limiter.rate - old)

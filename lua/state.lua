@@ -1,5 +1,5 @@
--- state.lua reads a limiter and changes nothing, not even what has expired. It reads every record, unless only the
--- configuration is wanted.
+-- state.lua reads a limiter and changes nothing, not even what has expired. It reads every record,
+-- unless only the configuration is wanted.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 client_now  ms; '': this server's clock

@@ -1,5 +1,6 @@
--- survey.lua reads what is stored of a limiter, and judges nothing: it fails on no state, not even on keys of a wrong type.
--- Records come page by page, from the newest on: those that expire between two pages move none of the others.
+-- survey.lua reads what is stored of a limiter, and judges nothing: it fails on no state, not even
+-- on keys of a wrong type. Records come page by page, from the newest on: those that expire between
+-- two pages move none of the others.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 first       record, counted from the newest

@@ -1,5 +1,5 @@
--- trysetrate.lua sets the rate of a limiter that has none, as Redisson's trySetRate does: field by field, so that fields that
--- exist stay.
+-- trysetrate.lua sets the rate of a limiter that has none, as Redisson's trySetRate does: field by
+-- field, so that fields that exist stay.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 rate

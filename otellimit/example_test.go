@@ -61,7 +61,8 @@ func ExampleNew() {
 		fmt.Println(err)
 		return
 	}
-	orders := server.Client(rratelimiter.WithObserver(observer)).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+	orders := server.Client(rratelimiter.WithObserver(observer)).
+		RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 	fmt.Println(orders.TryAcquire(ctx, 3))
 
 	var data metricdata.ResourceMetrics

@@ -4,12 +4,13 @@
 //	...
 //	client := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(observer))
 //
-// One Observer serves all clients of a process. docs/observability.md describes its metrics. They are those of
-// promlimit: exporters for Prometheus give them the same names, so the dashboard and the alert rules fit both.
+// One Observer serves all clients of a process. docs/observability.md describes its metrics. They
+// are those of promlimit: exporters for Prometheus give them the same names, so the dashboard and
+// the alert rules fit both.
 //
-// Each request (Acquire, Allow, ...) becomes a span in the trace of its context; its duration is that of the request. A
-// call to Redis serves many requests at once, so it belongs to none of their traces; Config.TraceCalls gives calls
-// traces of their own.
+// Each request (Acquire, Allow, ...) becomes a span in the trace of its context; its duration is
+// that of the request. A call to Redis serves many requests at once, so it belongs to none of their
+// traces; Config.TraceCalls gives calls traces of their own.
 package otellimit
 
 import (
@@ -31,13 +32,17 @@ import (
 
 const scope = "github.com/rratelimiter/rratelimiter/otellimit"
 
-// Config has the options. With the zero Config there are metrics, with all limiters counted together, and no spans.
+// Config has the options. With the zero Config there are metrics, with all limiters counted
+// together, and no spans.
 type Config struct {
-	MeterProvider  metric.MeterProvider        // nil: the global one
-	TracerProvider trace.TracerProvider        // nil: no spans
-	TraceCalls     bool                        // also a span for each CallInfo, but not for decisions without a call (Fallback)
-	Label          func(limiter string) string // the attribute "limiter" of a limiter's metrics; nil: none
-	MostLabels     int                         // maximum of labels, and of policies of guards; further ones are counted as "other". 0: 100
+	MeterProvider  metric.MeterProvider // nil: the global one
+	TracerProvider trace.TracerProvider // nil: no spans
+	// also a span for each CallInfo, but not for decisions without a call (Fallback)
+	TraceCalls bool
+	// the attribute "limiter" of a limiter's metrics; nil: none
+	Label func(limiter string) string
+	// maximum of labels, and of policies of guards; further ones are counted as "other". 0: 100
+	MostLabels int
 }
 
 // Observer is an observer of clients. It is safe for concurrent use.
@@ -130,14 +135,20 @@ func New(config Config) (*Observer, error) {
 		problems = append(problems, err)
 		return h
 	}
-	o.called = counter("rratelimiter.calls", "{call}", "Calls to Redis that ask for permits, by outcome: ok, failed, or unknown, "+
-		"where permits may be spent that no caller got. AllowAll's one call counts for each of its limiters.")
+	o.called = counter(
+		"rratelimiter.calls",
+		"{call}",
+		"Calls to Redis that ask for permits, by outcome: ok, failed, or unknown, "+
+			"where permits may be spent that no caller got. AllowAll's one call counts for each of its limiters.",
+	)
 	o.callTime = histogram("rratelimiter.call.duration", "Time from sending a call to Redis to its reply.",
 		.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5)
 	o.attempts = counter("rratelimiter.call.attempts", "{command}",
 		"Commands sent for the calls; more than the calls if some were retried.")
-	o.carried = counter("rratelimiter.call.requests", "{request}",
-		"Requests that calls carried, and queued requests that failed with a call. A waiting request counts once for each call that carries it.")
+	o.carried = counter(
+		"rratelimiter.call.requests", "{request}",
+		"Requests that calls carried, and queued requests that failed with a call. A waiting request counts once for each call that carries it.",
+	)
 	o.requests = counter("rratelimiter.requests", "{request}", "Requests, by outcome: granted; denied; "+
 		"cached (denied without a call to Redis); failed; left (the context of a waiting caller ended while no call was in flight).")
 	o.permits = counter("rratelimiter.granted.permits", "{permit}", "Permits granted.")
@@ -145,10 +156,16 @@ func New(config Config) (*Observer, error) {
 		"Permits granted to callers that had already returned, and that no other caller could use.")
 	o.decisions = counter("rratelimiter.decisions", "{request}", "Requests that were granted or denied, by what decided: "+
 		"redis, lease (WithLease), cache (WithDenyCache) or fallback (WithFallback).")
-	o.leases = counter("rratelimiter.lease.permits", "{permit}", "Permits of leases, by outcome: taken (ahead of demand); "+
-		"returned (unused); void (neither granted nor returned).")
-	o.waitTime = histogram("rratelimiter.wait.duration", "Time that callers of waiting methods were blocked, granted or not.",
-		.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300)
+	o.leases = counter(
+		"rratelimiter.lease.permits",
+		"{permit}",
+		"Permits of leases, by outcome: taken (ahead of demand); "+
+			"returned (unused); void (neither granted nor returned).",
+	)
+	o.waitTime = histogram(
+		"rratelimiter.wait.duration", "Time that callers of waiting methods were blocked, granted or not.", .001, .005, .025,
+		.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300,
+	)
 	o.repaired = counter("rratelimiter.repaired", "{call}", "Calls that found a broken state and repaired it.")
 	o.mismatched = counter("rratelimiter.rate.mismatches", "{call}",
 		"Calls that found a rate in force that differs from their limiter's own.")
@@ -179,7 +196,8 @@ func (o *Observer) Call(info rratelimiter.CallInfo) {
 	add(ctx, o.leases, info.Void, l.void)
 	answered, decided := series.Answered(info.Err), info.Granted
 	if answered || info.Fallback {
-		add(ctx, o.requests, info.Denied, l.denied) // other callers without permits have an error, which Request counts
+		// other callers without permits have an error, which Request counts
+		add(ctx, o.requests, info.Denied, l.denied)
 		decided += info.Denied
 	}
 	if info.Fallback {
@@ -216,7 +234,8 @@ func add[N int | int64](ctx context.Context, c metric.Int64Counter, n N, a attri
 	}
 }
 
-// Request records how long a caller was blocked, and counts requests that leases grant, and requests without a reply.
+// Request records how long a caller was blocked, and counts requests that leases grant, and
+// requests without a reply.
 func (o *Observer) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	if o.tracer != nil {
 		ctx = o.traceRequest(ctx, info)
@@ -245,7 +264,8 @@ func (o *Observer) Guard(ctx context.Context, info rratelimiter.GuardInfo) {
 	}
 }
 
-// Watch adds a client whose waiting callers are counted. NewClient calls it. The client can still be garbage collected.
+// Watch adds a client whose waiting callers are counted. NewClient calls it. The client can still
+// be garbage collected.
 func (o *Observer) Watch(c *rratelimiter.Client) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -107,9 +107,19 @@ func TestRequestsAreSpansOfTheirTraces(t *testing.T) {
 		name, attributes string
 		status           codes.Code
 	}{
-		{"rratelimiter.Allow", "rratelimiter.limiter=orders,rratelimiter.permits.granted=3,rratelimiter.permits.requested=3", codes.Unset},
-		{"rratelimiter.TryAcquire", "rratelimiter.limiter=orders,rratelimiter.permits.granted=0,rratelimiter.permits.requested=3", codes.Unset},
-		{"rratelimiter.Acquire", "error.type=exceeds_rate,rratelimiter.limiter=orders,rratelimiter.permits.granted=0,rratelimiter.permits.requested=6", codes.Error},
+		{
+			"rratelimiter.Allow", "rratelimiter.limiter=orders,rratelimiter.permits.granted=3,rratelimiter.permits.requested=3",
+			codes.Unset,
+		},
+		{
+			"rratelimiter.TryAcquire",
+			"rratelimiter.limiter=orders,rratelimiter.permits.granted=0,rratelimiter.permits.requested=3", codes.Unset,
+		},
+		{
+			"rratelimiter.Acquire",
+			"error.type=exceeds_rate,rratelimiter.limiter=orders,rratelimiter.permits.granted=0,rratelimiter.permits.requested=6",
+			codes.Error,
+		},
 	}
 	spans := r.spans.Ended()
 	if len(spans) != len(want)+1 {
@@ -148,7 +158,8 @@ func TestSpansAreAsLongAsWhatTheyShow(t *testing.T) {
 		"rratelimiter.fallback=false,rratelimiter.limiter=orders,rratelimiter.permits.granted=4,rratelimiter.permits.unclaimed=1," +
 		"rratelimiter.rate_mismatch=false,rratelimiter.repaired=free permits were missing,rratelimiter.requests.denied=1," +
 		"rratelimiter.requests.granted=2"
-	if got := attributesOf(call); call.Name() != "rratelimiter.call" || call.SpanKind() != trace.SpanKindClient || got != want {
+	if got := attributesOf(call); call.Name() != "rratelimiter.call" || call.SpanKind() != trace.SpanKindClient ||
+		got != want {
 		t.Errorf("%s, a %v: %s", call.Name(), call.SpanKind(), got)
 	}
 }
@@ -183,7 +194,9 @@ func BenchmarkCall(b *testing.B) {
 	}
 	for name, label := range map[string]func(string) string{"none": nil, "name": func(limiter string) string { return limiter }} {
 		b.Run("label="+name, func(b *testing.B) {
-			o, err := New(Config{Label: label, MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))})
+			o, err := New(
+				Config{Label: label, MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))},
+			)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -197,7 +210,9 @@ func BenchmarkCall(b *testing.B) {
 
 func BenchmarkRequest(b *testing.B) {
 	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
-	info := rratelimiter.RequestInfo{Limiter: "orders", Method: "Acquire", Waits: true, Permits: 1, Latency: time.Millisecond}
+	info := rratelimiter.RequestInfo{
+		Limiter: "orders", Method: "Acquire", Waits: true, Permits: 1, Latency: time.Millisecond,
+	}
 	for name, config := range map[string]Config{
 		"spans=none":      {},
 		"spans=unsampled": {TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))},

@@ -12,10 +12,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/series"
 )
 
-// trace.go makes spans of finished requests and calls. A span has a limiter's whole name: traces can hold any number of
-// names.
+// trace.go makes spans of finished requests and calls. A span has a limiter's whole name: traces
+// can hold any number of names.
 
-// traceRequest makes a span of a request, in the trace of its caller, and returns the span's context.
+// traceRequest makes a span of a request, in the trace of its caller, and returns the span's
+// context.
 func (o *Observer) traceRequest(ctx context.Context, info rratelimiter.RequestInfo) context.Context {
 	ctx, span := o.tracer.Start(ctx, "rratelimiter."+info.Method, since(info.Latency))
 	if span.IsRecording() {

@@ -39,7 +39,8 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// BenchmarkHotLimiter measures callers that acquire from a real server at full speed, with an observer and without.
+// BenchmarkHotLimiter measures callers that acquire from a real server at full speed, with an
+// observer and without.
 func BenchmarkHotLimiter(b *testing.B) {
 	server := redistest.Real(b)
 	rate := rratelimiter.WithRate(rratelimiter.Rate{Permits: 1e9, Interval: 250 * time.Millisecond})

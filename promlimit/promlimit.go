@@ -4,10 +4,11 @@
 //	prometheus.MustRegister(metrics)
 //	client := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(metrics))
 //
-// One Metrics serves all clients of a process. docs/observability.md describes the metrics, with a dashboard and alert
-// rules; otellimit has the same metrics for OpenTelemetry.
+// One Metrics serves all clients of a process. docs/observability.md describes the metrics, with a
+// dashboard and alert rules; otellimit has the same metrics for OpenTelemetry.
 //
-// Limiters can have millions of names, so all are counted together. Config.Label gives limiters their own series:
+// Limiters can have millions of names, so all are counted together. Config.Label gives limiters
+// their own series:
 //
 //	promlimit.Config{Label: func(limiter string) string {
 //		if strings.HasPrefix(limiter, "ratelimit:") { // a limiter for each client
@@ -32,10 +33,14 @@ import (
 
 // Config has the options. The zero Config is a good default.
 type Config struct {
-	Label       func(limiter string) string // the label "limiter" of a limiter's metrics; nil: "", one series for all limiters
-	MostLabels  int                         // maximum of labels, and of policies of guards; further ones are counted as "other". 0: 100
-	CallBuckets []float64                   // for the duration of calls, in seconds; nil: 0.25 ms to 2.5 s
-	WaitBuckets []float64                   // for the time that callers are blocked, in seconds; nil: 1 ms to 5 minutes
+	// the label "limiter" of a limiter's metrics; nil: "", one series for all limiters
+	Label func(limiter string) string
+	// maximum of labels, and of policies of guards; further ones are counted as "other". 0: 100
+	MostLabels int
+	// for the duration of calls, in seconds; nil: 0.25 ms to 2.5 s
+	CallBuckets []float64
+	// for the time that callers are blocked, in seconds; nil: 1 ms to 5 minutes
+	WaitBuckets []float64
 }
 
 var (
@@ -76,13 +81,17 @@ func New(config Config) *Metrics {
 	guarded := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "rratelimiter", Name: "guard_decisions_total",
 		Help: "Decisions of guards, by the name of their policy and by outcome."}, []string{"policy", "outcome"})
 	m.counts = append(m.counts, guarded)
-	m.guards = series.New(func(policy string) string { return policy }, config.MostLabels, func(policy string) map[string]prometheus.Counter {
-		counters := map[string]prometheus.Counter{}
-		for _, outcome := range series.GuardOutcomes {
-			counters[outcome] = guarded.WithLabelValues(policy, outcome)
-		}
-		return counters
-	})
+	m.guards = series.New(
+		func(policy string) string { return policy },
+		config.MostLabels,
+		func(policy string) map[string]prometheus.Counter {
+			counters := map[string]prometheus.Counter{}
+			for _, outcome := range series.GuardOutcomes {
+				counters[outcome] = guarded.WithLabelValues(policy, outcome)
+			}
+			return counters
+		},
+	)
 	label := []string{"limiter"}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(
@@ -101,13 +110,21 @@ func New(config Config) *Metrics {
 	}
 	calls := counter("calls_total", "Calls to Redis that ask for permits, by outcome: ok, failed, or unknown, "+
 		"where permits may be spent that no caller got. AllowAll's one call counts for each of its limiters.", "outcome")
-	callTime := histogram("call_duration_seconds", "Time from sending a call to Redis to its reply.", config.CallBuckets, callBuckets)
+	callTime := histogram(
+		"call_duration_seconds", "Time from sending a call to Redis to its reply.", config.CallBuckets, callBuckets,
+	)
 	attempts := counter("call_attempts_total", "Commands sent for the calls; more than the calls if some were retried.")
-	carried := counter("call_requests_total", "Requests that calls carried, and queued requests that failed with a call. A waiting request counts once for each call that carries it.")
+	carried := counter(
+		"call_requests_total",
+		"Requests that calls carried, and queued requests that failed with a call. A waiting request counts once for each call that carries it.",
+	)
 	requests := counter("requests_total", "Requests, by outcome: granted; denied; "+
 		"cached (denied without a call to Redis); failed; left (the context of a waiting caller ended while no call was in flight).", "outcome")
 	permits := counter("granted_permits_total", "Permits granted.")
-	unclaimed := counter("unclaimed_permits_total", "Permits granted to callers that had already returned, and that no other caller could use.")
+	unclaimed := counter(
+		"unclaimed_permits_total",
+		"Permits granted to callers that had already returned, and that no other caller could use.",
+	)
 	decisions := counter("decisions_total", "Requests that were granted or denied, by what decided: redis, lease "+
 		"(WithLease), cache (WithDenyCache) or fallback (WithFallback).", "by")
 	leases := counter("lease_permits_total", "Permits of leases, by outcome: taken (ahead of demand); "+
@@ -115,10 +132,14 @@ func New(config Config) *Metrics {
 	waitTime := histogram("wait_duration_seconds", "Time that callers of waiting methods were blocked, granted or not.",
 		config.WaitBuckets, waitBuckets)
 	repaired := counter("repaired_total", "Calls that found a broken state and repaired it.")
-	mismatched := counter("rate_mismatches_total", "Calls that found a rate in force that differs from their limiter's own.")
+	mismatched := counter(
+		"rate_mismatches_total", "Calls that found a rate in force that differs from their limiter's own.",
+	)
 	fallbacks := counter("fallbacks_total", "Calls that the process decided locally, since Redis was unreachable.")
 	m.waiting = prometheus.NewGaugeVec(
-		prometheus.GaugeOpts{Namespace: "rratelimiter", Name: "waiting_requests", Help: "Callers that are blocked now."}, label)
+		prometheus.GaugeOpts{Namespace: "rratelimiter", Name: "waiting_requests", Help: "Callers that are blocked now."},
+		label,
+	)
 	m.all = series.New(config.Label, config.MostLabels, func(label string) *limiter {
 		return &limiter{
 			called:     calls.WithLabelValues(label, "ok"),
@@ -202,7 +223,8 @@ func add[N int | int64](c prometheus.Counter, n N) {
 	}
 }
 
-// Request records how long a caller was blocked, and counts requests that leases grant, and requests without a reply.
+// Request records how long a caller was blocked, and counts requests that leases grant, and
+// requests without a reply.
 func (m *Metrics) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	switch {
 	case info.Leased:
@@ -228,7 +250,8 @@ func (m *Metrics) Guard(_ context.Context, info rratelimiter.GuardInfo) {
 	}
 }
 
-// Watch adds a client whose waiting callers are counted. NewClient calls it. The client can still be garbage collected.
+// Watch adds a client whose waiting callers are counted. NewClient calls it. The client can still
+// be garbage collected.
 func (m *Metrics) Watch(c *rratelimiter.Client) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

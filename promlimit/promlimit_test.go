@@ -144,8 +144,8 @@ func TestGuardTellsTheObserverOfItsClient(t *testing.T) {
 		rratelimiter_guard_decisions_total{outcome="denied",policy="api"} 3`)
 }
 
-// Names come from requests and may be any bytes. None may end the process, or prevent Prometheus from reading the
-// others.
+// Names come from requests and may be any bytes. None may end the process, or prevent Prometheus
+// from reading the others.
 func TestNamesMayBeAnyBytes(t *testing.T) {
 	m := New(Config{Label: func(limiter string) string { return limiter }})
 	m.Call(rratelimiter.CallInfo{Limiter: "a\xffb", Permits: 1})
@@ -207,7 +207,12 @@ func TestMetricsAreDescribed(t *testing.T) {
 		for _, l := range f.Metric[0].Label {
 			labels = append(labels, "`"+l.GetName()+"`")
 		}
-		row := fmt.Sprintf("| `%s` | %s | %s |", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ", "))
+		row := fmt.Sprintf(
+			"| `%s` | %s | %s |",
+			f.GetName(),
+			strings.ToLower(f.GetType().String()),
+			strings.Join(labels, ", "),
+		)
 		if !strings.Contains(text, row) {
 			t.Errorf("docs/observability.md does not have: %s", row)
 		}
@@ -221,8 +226,9 @@ func TestMetricsAreDescribed(t *testing.T) {
 func TestLeasesAddUp(t *testing.T) {
 	m := New(Config{})
 	server := limittest.New(t)
-	l := server.Client(rratelimiter.WithObserver(m)).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerHour(10_000)),
-		rratelimiter.WithLease(time.Minute))
+	l := server.Client(rratelimiter.WithObserver(m)).
+		RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerHour(10_000)),
+			rratelimiter.WithLease(time.Minute))
 	server.Advance(time.Second) // at a whole minute a lease would end at once
 	for range 100 {
 		if ok, err := l.TryAcquire(t.Context(), 2); !ok || err != nil {
@@ -231,7 +237,8 @@ func TestLeasesAddUp(t *testing.T) {
 	}
 	counted := m.all.Of("")
 	byRedis, byLease := testutil.ToFloat64(counted.byRedis), testutil.ToFloat64(counted.byLease)
-	if byLease < 50 || byRedis+byLease != 100 || testutil.ToFloat64(counted.granted) != 100 || testutil.ToFloat64(counted.permits) != 200 {
+	if byLease < 50 || byRedis+byLease != 100 || testutil.ToFloat64(counted.granted) != 100 ||
+		testutil.ToFloat64(counted.permits) != 200 {
 		t.Errorf("%v requests decided by Redis and %v by leases; %v granted, with %v permits",
 			byRedis, byLease, testutil.ToFloat64(counted.granted), testutil.ToFloat64(counted.permits))
 	}

@@ -16,17 +16,18 @@ import (
 //	configuration: nil, or [TTL, [name, value, name, value, ...]]
 //	[[nil, state] for the shared state, then [id, state] for each client]
 //
-// where a state is two elements: value, nil or [TTL, text], and permits, nil or [TTL, [member, score, ...]]. TTLs are
-// in ms, 0 for none. Texts, members too, are msgpack binaries, since Redis texts need not be UTF-8; scores are float64.
-// It is written and read by hand: the library's own decoding of a slice allocates as many elements as the bytes claim
-// to hold.
+// where a state is two elements: value, nil or [TTL, text], and permits, nil or [TTL, [member,
+// score, ...]]. TTLs are in ms, 0 for none. Texts, members too, are msgpack binaries, since Redis
+// texts need not be UTF-8; scores are float64. It is written and read by hand: the library's own
+// decoding of a slice allocates as many elements as the bytes claim to hold.
 
 const (
 	magic         = "rratelimiter snapshot"
 	formatVersion = 1
 )
 
-// Encode returns the snapshot as bytes (msgpack), which Decode reads. Equal snapshots give equal bytes.
+// Encode returns the snapshot as bytes (msgpack), which Decode reads. Equal snapshots give equal
+// bytes.
 func (s *Snapshot) Encode() ([]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("encode a snapshot: %w", err)
@@ -91,7 +92,8 @@ func (w writer) state(s State) {
 	}
 }
 
-// Decode reads the bytes of Encode. For any other bytes, the error is ErrInvalid and says what is wrong.
+// Decode reads the bytes of Encode. For any other bytes, the error is ErrInvalid and says what is
+// wrong.
 func Decode(data []byte) (*Snapshot, error) {
 	rest := bytes.NewReader(data)
 	r := &reader{rest: rest, from: msgpack.NewDecoder(rest)}
@@ -108,9 +110,9 @@ func Decode(data []byte) (*Snapshot, error) {
 	return s, nil
 }
 
-// DecodeAll reads the bytes of several calls of Encode, one after the other, as in a file that holds several limiters.
-// For empty data the result is empty. If the data is not a sequence of encoded snapshots, the error is ErrInvalid and
-// says what is wrong, and where.
+// DecodeAll reads the bytes of several calls of Encode, one after the other, as in a file that
+// holds several limiters. For empty data the result is empty. If the data is not a sequence of
+// encoded snapshots, the error is ErrInvalid and says what is wrong, and where.
 func DecodeAll(data []byte) ([]*Snapshot, error) {
 	rest := bytes.NewReader(data)
 	var all []*Snapshot
@@ -158,7 +160,8 @@ func read[T any](r *reader, what string, decode func() (T, error)) (value T) {
 	return value
 }
 
-// array reads the number of elements that follow. Each takes a byte at least. -1 is nil, which an optional array may be.
+// array reads the number of elements that follow. Each takes a byte at least. -1 is nil, which an
+// optional array may be.
 func (r *reader) array(what string, optional bool) int {
 	n := read(r, what, r.from.DecodeArrayLen)
 	switch {

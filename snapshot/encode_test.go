@@ -32,7 +32,10 @@ func full() *snapshot.Snapshot {
 		},
 		Clients: []snapshot.ClientState{
 			{ID: "A", State: snapshot.State{Value: &snapshot.Value{}}},
-			{ID: "B", State: snapshot.State{Permits: &snapshot.Permits{Records: []snapshot.Record{{Member: []byte{}, Score: 1}}}}},
+			{
+				ID:    "B",
+				State: snapshot.State{Permits: &snapshot.Permits{Records: []snapshot.Record{{Member: []byte{}, Score: 1}}}},
+			},
 		},
 	}
 }
@@ -59,7 +62,8 @@ func TestEncodedComesBack(t *testing.T) {
 	}
 }
 
-// The files in testdata and in bug reports must stay readable, so these bytes must never change their meaning.
+// The files in testdata and in bug reports must stay readable, so these bytes must never change
+// their meaning.
 func TestSeveralSnapshotsComeBack(t *testing.T) {
 	one, other := full(), full()
 	other.Name, other.Clients = "other", nil
@@ -115,11 +119,20 @@ func TestDecodeSaysWhatIsWrong(t *testing.T) {
 		{"cut", data[:len(data)-1], "the data ends within"},
 		{"more", append(bytes.Clone(data), 0), "1 bytes stand behind"},
 		{"4 billion elements", append(bytes.Clone(data[:version+1]), 0xdd, 0xff, 0xff, 0xff, 0xff, 0x01), "name"},
-		{"4 billion clients", bytes.Replace(data, []byte("\x93\x93\xc0"), []byte("\xdd\xff\xff\xff\xff\x93\xc0"), 1), "4294967295 elements, but only"},
-		{"4 GB of text", append(bytes.Clone(data[:version+1]), 0xc6, 0xff, 0xff, 0xff, 0xff, 'x'), "4294967295 bytes, but only 1 bytes are left"},
+		{
+			"4 billion clients", bytes.Replace(data, []byte("\x93\x93\xc0"), []byte("\xdd\xff\xff\xff\xff\x93\xc0"), 1),
+			"4294967295 elements, but only",
+		},
+		{
+			"4 GB of text", append(bytes.Clone(data[:version+1]), 0xc6, 0xff, 0xff, 0xff, 0xff, 'x'),
+			"4294967295 bytes, but only 1 bytes are left",
+		},
 		{"deep", append(bytes.Clone(data[:version+1]), bytes.Repeat([]byte{0x91}, 1e6)...), "name"},
 		{"no number", bytes.Replace(data, []byte("\xcb\x7f\xf0"), []byte("\xcb\x7f\xf8"), 1), "no number"},
-		{"the same client twice", bytes.Replace(data, []byte("\xc4\x01B"), []byte("\xc4\x01A"), 1), `client "A" is there twice`},
+		{
+			"the same client twice", bytes.Replace(data, []byte("\xc4\x01B"), []byte("\xc4\x01A"), 1),
+			`client "A" is there twice`,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, err := snapshot.Decode(c.data)

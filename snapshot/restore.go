@@ -16,7 +16,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// restore.go writes a limiter into Redis: first under unused names, then, in one step, under its own.
+// restore.go writes a limiter into Redis: first under unused names, then, in one step, under its
+// own.
 
 var restoreScript = script.Load(luaFiles, "restore")
 
@@ -40,30 +41,34 @@ func As(name string) RestoreOption {
 	return func(r *restoring) { r.name = name }
 }
 
-// Replace removes an existing limiter, including the keys of all its clients. If a limiter exists and Replace is not
-// given, Restore does nothing and returns ErrExists. A key of another Redis type belongs to another program: with or
-// without Replace nothing is done then, and the error is ErrWrongType.
+// Replace removes an existing limiter, including the keys of all its clients. If a limiter exists
+// and Replace is not given, Restore does nothing and returns ErrExists. A key of another Redis type
+// belongs to another program: with or without Replace nothing is done then, and the error is
+// ErrWrongType.
 func Replace() RestoreOption {
 	return func(r *restoring) { r.replace = true }
 }
 
-// Shift adds a number of whole ms to the time of every grant, so that its permits return that much later.
+// Shift adds a number of whole ms to the time of every grant, so that its permits return that much
+// later.
 func Shift(d time.Duration) RestoreOption {
 	return func(r *restoring) { r.shift = func(time.Time) time.Duration { return d } }
 }
 
-// At adds the time between Snapshot.TakenAt and t (usually time.Now()) to the time of every grant, as if the snapshot
-// were taken at t. Without Shift or At, grants keep their time, so those of an old snapshot have expired.
+// At adds the time between Snapshot.TakenAt and t (usually time.Now()) to the time of every grant,
+// as if the snapshot were taken at t. Without Shift or At, grants keep their time, so those of an
+// old snapshot have expired.
 func At(t time.Time) RestoreOption {
 	return func(r *restoring) { r.shift = t.Sub }
 }
 
-// Restore writes the limiter into Redis. rdb is any client of go-redis. Keys get the TTL that they had left when the
-// snapshot was taken. Restore searches all keys of the server (SCAN) for client keys that a limiter of this name has
-// already.
+// Restore writes the limiter into Redis. rdb is any client of go-redis. Keys get the TTL that they
+// had left when the snapshot was taken. Restore searches all keys of the server (SCAN) for client
+// keys that a limiter of this name has already.
 //
-// It is done all at once or not at all, whatever the size: the keys are prepared under unused names, and one step
-// renames them. If the reply to this step is lost, Restore returns a network error, but the limiter may be restored.
+// It is done all at once or not at all, whatever the size: the keys are prepared under unused
+// names, and one step renames them. If the reply to this step is lost, Restore returns a network
+// error, but the limiter may be restored.
 func (s *Snapshot) Restore(ctx context.Context, rdb rratelimiter.Redis, opts ...RestoreOption) error {
 	r := restoring{name: s.Name, shift: func(time.Time) time.Duration { return 0 }}
 	for _, opt := range opts {
@@ -105,7 +110,9 @@ func (r restoring) restore(ctx context.Context, rdb rratelimiter.Redis, s *Snaps
 			return err
 		}
 	}
-	p := &preparation{servers: servers, server: server, prefix: strings.TrimSuffix(targets[2], "permits") + "restore:" + rand.Text() + ":"}
+	p := &preparation{
+		servers: servers, server: server, prefix: strings.TrimSuffix(targets[2], "permits") + "restore:" + rand.Text() + ":",
+	}
 	defer p.discard(ctx)
 	if s.Config != nil {
 		p.key(1, s.Config.TTL)
@@ -201,7 +208,8 @@ func (p *preparation) finish(ctx context.Context, targets []string, replace bool
 	return nil
 }
 
-// discard removes prepared keys that are not used, also after ctx has ended. Keys that it can't reach expire.
+// discard removes prepared keys that are not used, also after ctx has ended. Keys that it can't
+// reach expire.
 func (p *preparation) discard(ctx context.Context) {
 	if len(p.keys) == 0 {
 		return

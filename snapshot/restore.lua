@@ -1,11 +1,13 @@
--- restore.lua renames prepared keys to the keys of a limiter: all of them or none. It uses no command that a server
--- at its memory limit refuses. A key of another Redis type belongs to another program: then the script changes nothing.
+-- restore.lua renames prepared keys to the keys of a limiter: all of them or none. It uses no
+-- command that a server at its memory limit refuses. A key of another Redis type belongs to another
+-- program: then the script changes nothing.
 --
--- KEYS  the limiter's keys (configuration, then value and permits of each state), then the prepared keys
--- ARGV  1 number of the limiter's keys, 2 flags: r replace existing keys,
---       then two for each prepared key: index of the limiter's key that it becomes, its TTL (ms; 0: none)
--- reply 0, or the index of an existing key, or -1 if a prepared key no longer exists, or -1 - i if another program uses
---       key i
+-- KEYS  the limiter's keys (configuration, then value and permits of each state), then the prepared
+--       keys
+-- ARGV  1 number of the limiter's keys, 2 flags: r replace existing keys, then two for each
+--       prepared key: index of the limiter's key that it becomes, its TTL (ms; 0: none)
+-- reply 0, or the index of an existing key, or -1 if a prepared key no longer exists, or -1 - i if
+--       another program uses key i
 
 local own = tonumber(ARGV[1])
 for i = 1, own do

@@ -1,5 +1,6 @@
-// Package snapshot copies the whole state of a limiter from Redis, and writes such a copy back: for example to move a
-// limiter to another server, to send its state with a bug report, or to keep the states of a Redisson release as test data.
+// Package snapshot copies the whole state of a limiter from Redis, and writes such a copy back: for
+// example to move a limiter to another server, to send its state with a bug report, or to keep the
+// states of a Redisson release as test data.
 //
 //	s, err := snapshot.Take(ctx, rdb, "orders")
 //	...
@@ -8,8 +9,9 @@
 //	s, err = snapshot.Decode(data)
 //	err = s.Restore(ctx, other, snapshot.As("orders-copy"), snapshot.At(time.Now()))
 //
-// A snapshot keeps the keys byte for byte. A damaged limiter is restored with its damage: only the types of the keys and
-// the form of the snapshot are checked. A name is the key of the configuration in Redis, after any name mapper.
+// A snapshot keeps the keys byte for byte. A damaged limiter is restored with its damage: only the
+// types of the keys and the form of the snapshot are checked. A name is the key of the
+// configuration in Redis, after any name mapper.
 package snapshot
 
 import (
@@ -27,12 +29,13 @@ var (
 	ErrExists = errors.New("snapshot: there is a limiter already")
 	// ErrWrongType is returned if a key of the limiter has another Redis type than limiters give it.
 	ErrWrongType = errors.New("snapshot: wrong type of key")
-	// ErrInvalid is returned for an impossible Snapshot, or invalid bytes of one; the text says what is wrong.
+	// ErrInvalid is returned for an impossible Snapshot, or invalid bytes of one; the text says what
+	// is wrong.
 	ErrInvalid = errors.New("snapshot: invalid")
 )
 
-// A Snapshot is the state of a limiter at one time. Each TTL in it is the remaining one at that time, to the ms; 0 is
-// none.
+// A Snapshot is the state of a limiter at one time. Each TTL in it is the remaining one at that
+// time, to the ms; 0 is none.
 type Snapshot struct {
 	Name     string    // of the configuration key
 	Note     string    // origin, such as "Redisson 3.17.5"

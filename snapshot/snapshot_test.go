@@ -21,7 +21,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/snapshot"
 )
 
-// patient is the call timeout of clients whose time no test judges: a busy machine can hold up a call.
+// patient is the call timeout of clients whose time no test judges: a busy machine can hold up a
+// call.
 var patient = rratelimiter.WithCallTimeout(10 * time.Second)
 
 // used makes a limiter with live records and one client's own keys.
@@ -60,7 +61,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// same compares two snapshots except for the time at which they were taken; TTLs may differ by a little.
+// same compares two snapshots except for the time at which they were taken; TTLs may differ by a
+// little.
 func same(t *testing.T, got, want *snapshot.Snapshot) {
 	t.Helper()
 	got, want = copied(t, got), copied(t, want)
@@ -198,7 +200,8 @@ func TestRestoreTakesWhatExistsOnlyIfTold(t *testing.T) {
 		used(t, rdb, "x", rratelimiter.PerHour(10), "A")
 		s := take(t, rdb, "x")
 		for key, write := range map[string][]any{
-			"y": {"hset", "y", "here", "1"}, "{y}:value": {"set", "{y}:value", "here"}, "{y}:permits": {"zadd", "{y}:permits", 1, "here"},
+			"y": {"hset", "y", "here", "1"}, "{y}:value": {"set", "{y}:value", "here"},
+			"{y}:permits":     {"zadd", "{y}:permits", 1, "here"},
 			"{y}:value:other": {"set", "{y}:value:other", "here"}, "{y}:permits:other": {"zadd", "{y}:permits:other", 1, "here"},
 		} {
 			must(t, rdb.FlushDB(t.Context()).Err())
@@ -452,7 +455,8 @@ func TestFailedRestoreLeavesNothing(t *testing.T) {
 			}
 			return false
 		}}
-		if err := s.Restore(t.Context(), evicted, snapshot.Replace()); err == nil || !strings.Contains(err.Error(), "are gone") {
+		if err := s.Restore(t.Context(), evicted, snapshot.Replace()); err == nil ||
+			!strings.Contains(err.Error(), "are gone") {
 			t.Errorf("%v", err)
 		}
 		if after := dump(t, rdb); !reflect.DeepEqual(after, before) {
@@ -465,7 +469,9 @@ func TestFailedRestoreLeavesNothing(t *testing.T) {
 func TestPreparedKeysExpire(t *testing.T) {
 	each(t, func(t *testing.T, rdb *redis.Client) {
 		used(t, rdb, "x", rratelimiter.PerHour(10), "A")
-		died := lossy{rdb, func(cmd redis.Cmder) bool { return strings.HasPrefix(cmd.Name(), "eval") || cmd.Name() == "unlink" }}
+		died := lossy{
+			rdb, func(cmd redis.Cmder) bool { return strings.HasPrefix(cmd.Name(), "eval") || cmd.Name() == "unlink" },
+		}
 		if err := take(t, rdb, "x").Restore(t.Context(), died, snapshot.Replace()); !errors.Is(err, errLost) {
 			t.Errorf("%v", err)
 		}
@@ -482,12 +488,15 @@ func TestPreparedKeysExpire(t *testing.T) {
 }
 
 func TestServerIsDown(t *testing.T) {
-	rdb := redis.NewClient(&redis.Options{MaxRetries: -1, DialerRetries: 1, Dialer: func(context.Context, string, string) (net.Conn, error) {
-		return nil, errLost
-	}})
+	rdb := redis.NewClient(
+		&redis.Options{MaxRetries: -1, DialerRetries: 1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+			return nil, errLost
+		}},
+	)
 	defer rdb.Close()
 	for _, opts := range [][]snapshot.TakeOption{nil, {snapshot.WithClients()}} {
-		if _, err := snapshot.Take(t.Context(), rdb, "x", opts...); !errors.Is(err, errLost) || !strings.Contains(err.Error(), `"x"`) {
+		if _, err := snapshot.Take(t.Context(), rdb, "x", opts...); !errors.Is(err, errLost) ||
+			!strings.Contains(err.Error(), `"x"`) {
 			t.Errorf("%v", err)
 		}
 	}
@@ -497,7 +506,8 @@ func TestServerIsDown(t *testing.T) {
 	}
 }
 
-// On a cluster Take finds the server that holds the limiter; a name whose keys are in different slots is refused.
+// On a cluster Take finds the server that holds the limiter; a name whose keys are in different
+// slots is refused.
 func TestOnCluster(t *testing.T) {
 	rdb := redistest.Cluster(t, 3).ClusterClient()
 	for _, name := range []string{"x", "y", "a{tag}b"} {
@@ -524,7 +534,10 @@ func TestOnCluster(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	if err := take(t, rdb, "x").Restore(t.Context(), rdb, snapshot.As("a{b")); !errors.Is(err, rratelimiter.ErrCrossSlotName) {
+	if err := take(t, rdb, "x").Restore(t.Context(), rdb, snapshot.As("a{b")); !errors.Is(
+		err,
+		rratelimiter.ErrCrossSlotName,
+	) {
 		t.Errorf("%v", err)
 	}
 }
@@ -540,8 +553,8 @@ func addRecords(t *testing.T, rdb *redis.Client, config, permits, prefix string)
 	must(t, rdb.ZAdd(t.Context(), permits, records...).Err())
 }
 
-// A cursor of ZSCAN is valid only on the server that returned it. The replica here has other records than its master, so
-// that a part read from it shows.
+// A cursor of ZSCAN is valid only on the server that returned it. The replica here has other
+// records than its master, so that a part read from it shows.
 func TestLargeLimiterIsReadFromOneServer(t *testing.T) {
 	pairs(t, func(t *testing.T, master, replica *redistest.Server) {
 		addRecords(t, master.Client(), "x", "{x}:permits", "m")
@@ -562,7 +575,8 @@ func TestLargeLimiterIsReadFromOneServer(t *testing.T) {
 	})
 }
 
-// The keys of a name without a complete hash tag are on the shard of the configuration key, where scripts run.
+// The keys of a name without a complete hash tag are on the shard of the configuration key, where
+// scripts run.
 func TestLargeLimiterOnARing(t *testing.T) {
 	pairs(t, func(t *testing.T, one, two *redistest.Server) {
 		ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": one.Addr, "two": two.Addr}})
@@ -578,7 +592,8 @@ func TestLargeLimiterOnARing(t *testing.T) {
 	})
 }
 
-// Over a Ring, scripts run on the shard of the configuration key, also where the other keys have other hash tags.
+// Over a Ring, scripts run on the shard of the configuration key, also where the other keys have
+// other hash tags.
 func TestRestoreOnARing(t *testing.T) {
 	pairs(t, func(t *testing.T, one, two *redistest.Server) {
 		ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": one.Addr, "two": two.Addr}})

@@ -49,10 +49,10 @@ func WithNote(note string) TakeOption {
 	return func(t *taking) { t.note = note }
 }
 
-// WithClients limits the keys of clients of a PER_CLIENT limiter to those of the given clients. Without ids, no
-// client's keys are taken. The configuration and the shared keys are always taken. Without the option the keys of all
-// clients are taken, which needs a search of all keys of the server (SCAN): that does not block Redis, but takes long
-// on a server with many millions of keys.
+// WithClients limits the keys of clients of a PER_CLIENT limiter to those of the given clients.
+// Without ids, no client's keys are taken. The configuration and the shared keys are always taken.
+// Without the option the keys of all clients are taken, which needs a search of all keys of the
+// server (SCAN): that does not block Redis, but takes long on a server with many millions of keys.
 func WithClients(ids ...string) TakeOption {
 	return func(t *taking) {
 		t.listed = true
@@ -60,14 +60,15 @@ func WithClients(ids ...string) TakeOption {
 	}
 }
 
-// Take reads the state of the limiter whose configuration key is name. rdb is any client of go-redis. If the limiter
-// has no key, the error is ErrNotFound; a limiter of which only some keys exist, with or without a configuration, is
-// taken as it is.
+// Take reads the state of the limiter whose configuration key is name. rdb is any client of
+// go-redis. If the limiter has no key, the error is ErrNotFound; a limiter of which only some keys
+// exist, with or without a configuration, is taken as it is.
 //
-// A limiter with at most 10,000 records in at most 250 pairs of keys is read in one step, so the snapshot is the state
-// of one instant (of the clients known when Take began). A larger one is read in parts, so that Redis serves other
-// clients in between, and Snapshot.OneStep is false: it may contain or lack records that are added or removed
-// meanwhile, so records and free permits need not add up.
+// A limiter with at most 10,000 records in at most 250 pairs of keys is read in one step, so the
+// snapshot is the state of one instant (of the clients known when Take began). A larger one is read
+// in parts, so that Redis serves other clients in between, and Snapshot.OneStep is false: it may
+// contain or lack records that are added or removed meanwhile, so records and free permits need not
+// add up.
 func Take(ctx context.Context, rdb rratelimiter.Redis, name string, opts ...TakeOption) (*Snapshot, error) {
 	var t taking
 	for _, opt := range opts {
@@ -122,7 +123,8 @@ func (s *Snapshot) read(
 ) error {
 	keys = append([]string{config}, keys...)
 	host := time.Now()
-	once := &script.Attempts{NoRetryIfUnsent: true} // the Redis client repeats reads; more retries would need a time limit
+	// the Redis client repeats reads; more retries would need a time limit
+	once := &script.Attempts{NoRetryIfUnsent: true}
 	reply, err := servers.RunMixed(ctx, once, takeScript, false, keys, mostRecords)
 	if err != nil {
 		return err
@@ -199,8 +201,9 @@ func recordsOf(reply []any) ([]Record, error) {
 	return records, nil
 }
 
-// page reads a set of records in parts. It finds each record that exists all the time, perhaps more than once. A cursor
-// is valid only on the server that returned it, so all parts come from the one on which scripts run.
+// page reads a set of records in parts. It finds each record that exists all the time, perhaps more
+// than once. A cursor is valid only on the server that returned it, so all parts come from the one
+// on which scripts run.
 func page(ctx context.Context, servers *script.Topology, config, key string) ([]Record, error) {
 	server, err := servers.Server(ctx, config)
 	if err != nil {
@@ -235,7 +238,8 @@ func page(ctx context.Context, servers *script.Topology, config, key string) ([]
 	return records, nil
 }
 
-// version returns the product and version of the server; "" if the server has none, or the user may not read it.
+// version returns the product and version of the server; "" if the server has none, or the user may
+// not read it.
 func version(ctx context.Context, servers *script.Topology) string {
 	cmd := redis.NewStringCmd(ctx, "info", "server")
 	if servers.Process(ctx, cmd) != nil {
@@ -249,7 +253,8 @@ func clientsOf(ctx context.Context, rdb rratelimiter.Redis, name string) ([]stri
 	return rratelimiter.NewClient(rdb).RateLimiter(name).Clients(ctx)
 }
 
-// keysOf returns the keys of a limiter: the configuration, then two for each state, the shared one first.
+// keysOf returns the keys of a limiter: the configuration, then two for each state, the shared one
+// first.
 func keysOf(name string, ids []string) []string {
 	shared := keys.Names(name, "")
 	all := []string{shared[0], shared[1], shared[3]}

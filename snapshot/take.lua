@@ -2,9 +2,9 @@
 --
 -- KEYS  1 config, then two for each state: value, permits
 -- ARGV  1 maximum number of records of all states together that are read
--- reply 1 and 2 this server's time (seconds, microseconds), 3 1 if records were read, 0 if there are too many, then
---       three for each key: its type, its TTL (ms; -1: none), its content: fields and values, text, or members and
---       scores
+-- reply 1 and 2 this server's time (seconds, microseconds), 3 1 if records were read, 0 if there
+--       are too many, then three for each key: its type, its TTL (ms; -1: none), its content:
+--       fields and values, text, or members and scores
 
 local time = redis.call('TIME')
 local types, records = {}, 0

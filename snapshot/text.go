@@ -13,11 +13,12 @@ import (
 
 // text.go formats a snapshot for people.
 
-// mostShown is the number of records of a set that are printed: half of them from its beginning, half from its end.
+// mostShown is the number of records of a set that are printed: half of them from its beginning,
+// half from its end.
 const mostShown = 60
 
-// String describes the snapshot for people, as for a bug report. If a set has more than 60 records, the text has only the
-// first 30 and the last 30.
+// String describes the snapshot for people, as for a bug report. If a set has more than 60 records,
+// the text has only the first 30 and the last 30.
 func (s *Snapshot) String() string {
 	var b strings.Builder
 	line := func(what, format string, args ...any) {

@@ -2,7 +2,8 @@
 --
 -- KEYS  1 hash: cursor (ms), currentRate
 -- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits
--- reply 1 permits in the window, or -1 if over the limit, 2 permits in the window, 3 ms until the window ends
+-- reply 1 permits in the window, or -1 if over the limit, 2 permits in the window, 3 ms until the
+--       window ends
 
 local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local state = redis.call('HMGET', KEYS[1], 'cursor', 'currentRate')

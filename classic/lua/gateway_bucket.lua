@@ -1,8 +1,10 @@
--- gateway_bucket.lua takes tokens from a bucket that is refilled with one token for each period that has passed.
+-- gateway_bucket.lua takes tokens from a bucket that is refilled with one token for each period
+-- that has passed.
 --
 -- KEYS  1 hash: lastRefillTime (ms), tokensRemaining
 -- ARGV  1 ms per token, 2 now (ms), 3 capacity, 4 interval (ms), 5 tokens wanted
--- reply 1 1 if granted, else 0, 2 tokens left, 3 time of the last refill (ms), 4 the stored one (ms): a refusal stores none
+-- reply 1 1 if granted, else 0, 2 tokens left, 3 time of the last refill (ms), 4 the stored one
+--       (ms): a refusal stores none
 
 local every, now, capacity = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local interval, wanted = tonumber(ARGV[4]), tonumber(ARGV[5])

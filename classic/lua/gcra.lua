@@ -1,12 +1,14 @@
 -- gcra.lua advances the theoretical arrival time (TAT) as far as the burst allows.
 --
 -- KEYS  1 TAT (s since 2017)
--- ARGV  1 burst, 2 permits per period, 3 period (s), 4 permits wanted, 5 now (s since 1970; '': this server's clock)
--- reply 1 permits granted, or 0, 2 permits left, rounded down, 3 s until the wanted permits are free (text), 4 s until
---       all permits are free (text)
+-- ARGV  1 burst, 2 permits per period, 3 period (s), 4 permits wanted, 5 now (s since 1970; '':
+--       this server's clock)
+-- reply 1 permits granted, or 0, 2 permits left, rounded down, 3 s until the wanted permits are
+--       free (text), 4 s until all permits are free (text)
 --
--- The arithmetic has the same order as in redis_rate, because the order determines the last digits. redis_rate lets the
--- server format a TAT; the embedded server writes an exponent, so this script reads exponents.
+-- The arithmetic has the same order as in redis_rate, because the order determines the last digits.
+-- redis_rate lets the server format a TAT; the embedded server writes an exponent, so this script
+-- reads exponents.
 
 local EPOCH = 1483228800
 local burst, rate, period, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -1,15 +1,17 @@
 -- leaky_bucket.lua adds drops to a bucket that leaks evenly.
 --
 -- KEYS  1 hash: level (drops), lastLeak (ms)
--- ARGV  1 capacity, 2 drops that leak per interval, 3 interval (ms), 4 now (ms), 5 drops to add, 6 highest level before
---       the addition
--- reply 1 1 if the drops were added, else 0, 2 room left, rounded down, 3 ms until the level allows the addition, 4 ms
---       until all earlier drops have leaked, 5 ms until the bucket is empty, 6 ms until there is room for one drop more
+-- ARGV  1 capacity, 2 drops that leak per interval, 3 interval (ms), 4 now (ms), 5 drops to add, 6
+--       highest level before the addition
+-- reply 1 1 if the drops were added, else 0, 2 room left, rounded down, 3 ms until the level allows
+--       the addition, 4 ms until all earlier drops have leaked, 5 ms until the bucket is empty, 6
+--       ms until there is room for one drop more
 
 local capacity, leak, interval = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, drops, before = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- leaking returns the time (ms) that it takes for an amount of drops to leak, at most 1e15 ms: a reply is a whole number.
+-- leaking returns the time (ms) that it takes for an amount of drops to leak, at most 1e15 ms: a
+-- reply is a whole number.
 local function leaking(amount)
   return math.min(1e15, math.max(0, math.ceil(amount * interval / leak - 1e-6)))
 end
@@ -29,7 +31,8 @@ if now > last then
   level = math.max(0, level - (now - last) * leak / interval)
   last = now
 end
--- The level is rounded up to the six decimals that are written; 1e-9 absorbs errors of the arithmetic.
+-- The level is rounded up to the six decimals that are written; 1e-9 absorbs errors of the
+-- arithmetic.
 level = math.ceil(level * 1e6 - 1e-3) / 1e6
 local ahead = math.max(0, last - now)
 

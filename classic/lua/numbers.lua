@@ -1,21 +1,21 @@
--- numbers.lua parses numbers that other programs may have written. tonumber alone accepts 'nan', 'inf' and '0x10', and
--- not the same texts on every server; on the embedded server, arithmetic reads the text '010' as eight. Every script
--- begins with this file.
+-- numbers.lua parses numbers that other programs may have written. tonumber alone accepts 'nan',
+-- 'inf' and '0x10', and not the same texts on every server; on the embedded server, arithmetic
+-- reads the text '010' as eight. Every script begins with this file.
 
--- TIMES bounds a stored number: up to TIMES times the highest number that this limiter writes is accepted, because the
--- limit may have been lowered, and other processes may still use the old one.
+-- TIMES bounds a stored number: up to TIMES times the highest number that this limiter writes is
+-- accepted, because the limit may have been lowered, and other processes may still use the old one.
 local TIMES = 10
 
--- int parses a whole number of at most 15 characters in the form that Redis writes, the only one that INCRBY accepts.
--- For any other text it returns nil.
+-- int parses a whole number of at most 15 characters in the form that Redis writes, the only one
+-- that INCRBY accepts. For any other text it returns nil.
 local function int(text)
   if text == '0' or text and #text <= 15 and string.find(text, '^-?[1-9]%d*$') then
     return tonumber(text)
   end
 end
 
--- decimal parses a number of at most 15 digits, optionally followed by a point and more digits. For any other text it
--- returns nil.
+-- decimal parses a number of at most 15 digits, optionally followed by a point and more digits. For
+-- any other text it returns nil.
 local function decimal(text)
   local digits = text and #text <= 32 and string.match(text, '^-?(%d+)%.?%d*$')
   if digits and #digits <= 15 then
@@ -23,19 +23,20 @@ local function decimal(text)
   end
 end
 
--- float parses a number of at most 32 characters, which may have an exponent: some servers write one. For any other text it
--- returns nil, or false.
+-- float parses a number of at most 32 characters, which may have an exponent: some servers write
+-- one. For any other text it returns nil, or false.
 local function float(text)
   return text and #text <= 32 and string.find(text, '^-?%d+%.?%d*e?[+-]?%d*$') and tonumber(text)
 end
 
--- whole formats a whole number for Redis: 7.2.0 to 7.2.4 write a number of a script with an exponent if it has many zeros.
+-- whole formats a whole number for Redis: 7.2.0 to 7.2.4 write a number of a script with an
+-- exponent if it has many zeros.
 local function whole(number)
   return string.format('%.0f', number)
 end
 
--- latest returns the latest time (ms) that another client may have written: clocks may differ by up to a minute, or by
--- a period if that is longer.
+-- latest returns the latest time (ms) that another client may have written: clocks may differ by up
+-- to a minute, or by a period if that is longer.
 local function latest(now, period)
   return now + math.max(60000, period)
 end

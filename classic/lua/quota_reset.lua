@@ -1,4 +1,5 @@
--- quota_reset.lua reads a count and sets it to zero. GETSET would also do that, but removes the TTL of the key.
+-- quota_reset.lua reads a count and sets it to zero. GETSET would also do that, but removes the TTL
+-- of the key.
 --
 -- KEYS  1 count
 -- ARGV  1 TTL of the count (ms)

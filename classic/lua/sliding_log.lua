@@ -1,10 +1,11 @@
 -- sliding_log.lua counts the permits of the last interval, with a record of the time of each grant.
 --
--- KEYS  1 hash: cursor (ms), currentRate; 2 zset: score = time (ms), member = permits, then any text
+-- KEYS  1 hash: cursor (ms), currentRate; 2 zset: score = time (ms), member = permits, then any
+--       text
 -- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits, 5 member
--- reply 1 permits in the interval, or -1 if over the limit, 2 permits in the interval, 3 ms until the wanted permits
---       are free (a lower bound; exact if the first 512 records suffice), 4 ms until all permits are free, 5 ms until the next
---       permit returns
+-- reply 1 permits in the interval, or -1 if over the limit, 2 permits in the interval, 3 ms until
+--       the wanted permits are free (a lower bound; exact if the first 512 records suffice), 4 ms
+--       until all permits are free, 5 ms until the next permit returns
 
 local PAGE = 512
 local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -28,8 +29,8 @@ else
   used = nil
 end
 
--- look reads the oldest live records, which determine when permits are free again. If these are all live records, it
--- also sets used to the sum of their permits.
+-- look reads the oldest live records, which determine when permits are free again. If these are all
+-- live records, it also sets used to the sum of their permits.
 local page = {}
 local function look(count)
   page = count > 0 and redis.call('ZRANGE', KEYS[2], #expired, #expired + count - 1, 'WITHSCORES') or {}

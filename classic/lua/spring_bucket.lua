@@ -1,8 +1,9 @@
--- spring_bucket.lua takes tokens from a bucket of Spring Cloud Gateway. Unlike the others it also writes when it refuses, since
--- the gateway does: the time key holds the time of the last request.
+-- spring_bucket.lua takes tokens from a bucket of Spring Cloud Gateway. Unlike the others it also
+-- writes when it refuses, since the gateway does: the time key holds the time of the last request.
 --
 -- KEYS  1 tokens left, 2 time of the last request (s)
--- ARGV  1 tokens per second, 2 capacity, 3 tokens wanted, 4 now (s since 1970; '': this server's clock)
+-- ARGV  1 tokens per second, 2 capacity, 3 tokens wanted, 4 now (s since 1970; '': this server's
+--       clock)
 -- reply 1 1 if granted, else 0, 2 tokens left, 3 µs of the current second that have passed
 
 local rate, capacity, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -2,8 +2,9 @@
 --
 -- KEYS  1 hash: number of the sub-window -> permits
 -- ARGV  1 limit, 2 length of a sub-window (ms), 3 sub-windows, 4 now (ms), 5 permits
--- reply 1 permits in the live sub-windows, or -1 if over the limit, 2 permits in the live sub-windows, 3 ms until the
---       wanted permits are free, 4 ms until all permits are free, 5 ms until the next permit returns
+-- reply 1 permits in the live sub-windows, or -1 if over the limit, 2 permits in the live
+--       sub-windows, 3 ms until the wanted permits are free, 4 ms until all permits are free, 5 ms
+--       until the next permit returns
 
 local limit, length, parts = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, permits = tonumber(ARGV[4]), tonumber(ARGV[5])

@@ -1,13 +1,16 @@
 -- token_bucket.lua takes tokens from a bucket that is refilled in whole steps.
 --
 -- KEYS  1 tokens left, 2 time of the last refill (s)
--- ARGV  1 capacity, 2 tokens per step, 3 step (s), 4 now (s), 5 tokens wanted, 6 debt that a request may leave
--- reply 1 tokens left, or -1 if refused, 2 tokens left, 3 time of the last refill (s), 4 1 if granted, else 0
+-- ARGV  1 capacity, 2 tokens per step, 3 step (s), 4 now (s), 5 tokens wanted, 6 debt that a
+--       request may leave
+-- reply 1 tokens left, or -1 if refused, 2 tokens left, 3 time of the last refill (s), 4 1 if
+--       granted, else 0
 
 local capacity, each, step = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, wanted, debt = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 
--- filling returns the time (s) that it takes to fill a bucket that has so many tokens, at most 1e9 s, the longest TTL.
+-- filling returns the time (s) that it takes to fill a bucket that has so many tokens, at most 1e9
+-- s, the longest TTL.
 local function filling(tokens)
   return math.min(1e9, math.ceil((capacity - tokens) / each) * step)
 end

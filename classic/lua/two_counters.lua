@@ -1,16 +1,19 @@
--- two_counters.lua estimates the permits of the last interval from the counts of the current and the previous window.
+-- two_counters.lua estimates the permits of the last interval from the counts of the current and
+-- the previous window.
 --
--- KEYS  1 hash: window (number), current, previous (permits granted in it and in the one before), lasts (ms from the
---       beginning of each to its last grant, after the window and current that they belong to)
+-- KEYS  1 hash: window (number), current, previous (permits granted in it and in the one before),
+--       lasts (ms from the beginning of each to its last grant, after the window and current that
+--       they belong to)
 -- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits
--- reply 1 estimate, rounded up, or -1 if over the limit, 2 estimate, rounded up, 3 ms until the wanted permits are
---       free, 4 ms until all permits are free, 5 ms until the estimate is lower by one
+-- reply 1 estimate, rounded up, or -1 if over the limit, 2 estimate, rounded up, 3 ms until the
+--       wanted permits are free, 4 ms until all permits are free, 5 ms until the estimate is lower
+--       by one
 
 local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local state = redis.call('HMGET', KEYS[1], 'window', 'current', 'previous', 'lasts')
 
--- last returns the time of a last grant, in ms from the beginning of its window. If it is not known, it is the end of the
--- window.
+-- last returns the time of a last grant, in ms from the beginning of its window. If it is not
+-- known, it is the end of the window.
 local function last(text)
   local ms = int(text)
   return ms and ms >= 0 and math.min(ms, interval) or interval
@@ -47,8 +50,8 @@ if not over then
     table.concat({ whole(window), whole(current), whole(current_last), whole(previous_last) }, ' '))
   redis.call('PEXPIRE', KEYS[1], whole(2 * interval))
 else
-  -- left returns the time (ms) in a window at which the weighted count of the window before it no longer exceeds room:
-  -- at the latest an interval after the last grant of that window.
+  -- left returns the time (ms) in a window at which the weighted count of the window before it no
+  -- longer exceeds room: at the latest an interval after the last grant of that window.
   local function left(count, last_grant, room)
     return count > room and math.min(last_grant, math.ceil(interval - room * interval / count)) or 0
   end

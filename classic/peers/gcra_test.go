@@ -1,5 +1,5 @@
-// Package peers compares the classic algorithms with the libraries whose layouts they share. It is a separate module,
-// so that no other module depends on these libraries.
+// Package peers compares the classic algorithms with the libraries whose layouts they share. It is
+// a separate module, so that no other module depends on these libraries.
 package peers
 
 import (
@@ -30,7 +30,9 @@ func TestGCRAIsRedisRates(t *testing.T) {
 	granted, refused := 0, 0
 	for seed := range int64(30) {
 		random := rand.New(rand.NewSource(seed))
-		rate := rratelimiter.Rate{Permits: 1 + random.Int63n(100), Interval: time.Duration(1+random.Int63n(20_000)) * time.Millisecond}
+		rate := rratelimiter.Rate{
+			Permits: 1 + random.Int63n(100), Interval: time.Duration(1+random.Int63n(20_000)) * time.Millisecond,
+		}
 		burst := 1 + random.Int63n(2*rate.Permits)
 		limit := redis_rate.Limit{Rate: int(rate.Permits), Burst: int(burst), Period: rate.Interval}
 		key := fmt.Sprint("theirs:", seed)

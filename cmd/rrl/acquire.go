@@ -128,9 +128,11 @@ Each waiting process calls Redis by itself. Many waiting processes cost more tha
 	return cmd
 }
 
-// acquire takes permits. If a command follows, all output is the command's, except errors, and a line on a terminal if
-// the permits are not granted soon.
-func (s *session) acquire(ctx context.Context, l *connect.Limiter, n int64, try bool, timeout time.Duration, quiet bool) error {
+// acquire takes permits. If a command follows, all output is the command's, except errors, and a
+// line on a terminal if the permits are not granted soon.
+func (s *session) acquire(
+	ctx context.Context, l *connect.Limiter, n int64, try bool, timeout time.Duration, quiet bool,
+) error {
 	if terminal(s.errs) && !try {
 		defer render.Later(func() {
 			fmt.Fprintf(s.errs, "rrl: waiting for %s of %s\n", render.Number(n, "permit"), s.titled(l))
@@ -171,7 +173,9 @@ func (s *session) acquire(ctx context.Context, l *connect.Limiter, n int64, try 
 	case !granted && try:
 		return exit{exitDenied, fmt.Errorf("%s: not granted; try again in %s", s.titled(l), render.Wait(result.RetryAfter))}
 	case !granted:
-		return exit{exitDenied, fmt.Errorf("%s: not granted: the permits are not free within %s", s.titled(l), render.Wait(timeout))}
+		return exit{
+			exitDenied, fmt.Errorf("%s: not granted: the permits are not free within %s", s.titled(l), render.Wait(timeout)),
+		}
 	}
 	return nil
 }

@@ -21,12 +21,14 @@ func TestAcquireTakesPermits(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("x", "5", "3600000", "0")
 		contains(t, s.ok("acquire", "x"), "x: 1 permit granted after ")
-		if one := objects(t, s.ok("acquire", "x", "2", "--timeout", "1h", "--json"))[0]; one["granted"] != true || one["permits"] != 2. {
+		if one := objects(t, s.ok("acquire", "x", "2", "--timeout", "1h", "--json"))[0]; one["granted"] != true ||
+			one["permits"] != 2. {
 			t.Errorf("as JSON it says %v", one)
 		}
 		s.fails(exitDenied, "x: not granted; try again in ", "acquire", "x", "3", "--try")
 		code, out, _ := s.run("acquire", "x", "3", "--try", "--json")
-		if one := objects(t, out)[0]; code != exitDenied || one["granted"] != false || one["retry_after_ms"].(float64) < 3_000_000 {
+		if one := objects(t, out)[0]; code != exitDenied || one["granted"] != false ||
+			one["retry_after_ms"].(float64) < 3_000_000 {
 			t.Errorf("exit code %d, %v", code, one)
 		}
 		s.limiter("OAUTH", "1", "3600000", "0")
@@ -40,7 +42,13 @@ func TestAcquireTakesPermits(t *testing.T) {
 		s.fails(1, "--timeout must be positive", "acquire", "x", "3", "--timeout", "-1s")
 		s.fails(1, "is not a number of permits", "acquire", "x", "many")
 		s.fails(exitFailed, "is not a number of permits", "acquire", "x", "many", "--", "true")
-		s.fails(1, `-1 is neither a number of permits nor a rate; a name that begins with - is --quoted '"-1"'; see rrl acquire --help`, "acquire", "x", "-1")
+		s.fails(
+			1,
+			`-1 is neither a number of permits nor a rate; a name that begins with - is --quoted '"-1"'; see rrl acquire --help`,
+			"acquire",
+			"x",
+			"-1",
+		)
 		s.fails(1, "-5/s is neither a number of permits nor a rate", "set", "x", "-5/s")
 		s.fails(1, "needs the name of a limiter", "acquire")
 		s.fails(exitFailed, "no command after --", "acquire", "x", "--")
@@ -112,7 +120,8 @@ func TestAcquireSaysOnATerminalWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-// A signal during the wait ends the process as if it had not been caught, so that a shell's loop ends.
+// A signal during the wait ends the process as if it had not been caught, so that a shell's loop
+// ends.
 func TestAcquireEndsByItsSignal(t *testing.T) {
 	s := newShop(t, redistest.Shared(t))
 	s.limiter("x", "1", "3600000", "0")
@@ -146,13 +155,16 @@ func (s shop) comes(name string) {
 	}
 }
 
-// A command that a script runs in the background ignores interrupts, and so does the command that acquire becomes.
+// A command that a script runs in the background ignores interrupts, and so does the command that
+// acquire becomes.
 func TestAcquireIgnoresWhatItsCallerIgnores(t *testing.T) {
 	s := newShop(t, redistest.Shared(t))
 	s.limiter("x", "1", "3600000", "0")
 	s.ok("acquire", "x")
 	const name = "ignores-interrupts"
-	cmd := s.program("acquire", "x", "--redis", s.s.URL()+"?client_name="+name, "--", "sh", "-c", "kill -INT $$; echo got it")
+	cmd := s.program(
+		"acquire", "x", "--redis", s.s.URL()+"?client_name="+name, "--", "sh", "-c", "kill -INT $$; echo got it",
+	)
 	cmd.Args = append([]string{"sh", "-c", `trap "" INT; exec "$0" "$@"`}, cmd.Args...)
 	cmd.Path = "/bin/sh"
 	var out bytes.Buffer

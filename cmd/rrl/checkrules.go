@@ -106,7 +106,10 @@ A service may have keys of its own, such as the tenant; --own-key names them. rr
 
 // limitsTable has a row for each limit, and a column of options if a limit has one.
 func limitsTable(limits []rules.Limit) render.Table {
-	t := render.Table{Right: map[int]bool{1: true, 2: true}, Rows: [][]string{{"limit", "rate", "cost", "key", "methods", "paths", "exempt"}}}
+	t := render.Table{
+		Right: map[int]bool{1: true, 2: true},
+		Rows:  [][]string{{"limit", "rate", "cost", "key", "methods", "paths", "exempt"}},
+	}
 	some := slices.ContainsFunc(limits, func(l rules.Limit) bool { return len(limitOptions(l)) > 0 })
 	if some {
 		t.Rows[0] = append(t.Rows[0], "options")
@@ -125,7 +128,8 @@ func limitsTable(limits []rules.Limit) render.Table {
 			rate = l.Quota.String()
 		}
 		cells := []string{
-			l.Name, rate, strconv.FormatInt(l.Cost, 10), l.Key, orElse(l.Methods, "all"), orElse(l.Paths, "all"), orElse(exempt, "none"),
+			l.Name, rate, strconv.FormatInt(l.Cost, 10), l.Key, orElse(l.Methods, "all"), orElse(l.Paths, "all"),
+			orElse(exempt, "none"),
 		}
 		if some {
 			cells = append(cells, orElse(limitOptions(l), "none"))
@@ -189,7 +193,9 @@ func descriptorRows(domain string, entries []string, descriptors []rules.Descrip
 		}
 		all := append(slices.Clone(entries), entry)
 		if d.HasRate {
-			rows = append(rows, visible([]string{domain, strings.Join(all, ", "), rateText(d.Rate), orElse(optionsOf(d), "none")}))
+			rows = append(
+				rows, visible([]string{domain, strings.Join(all, ", "), rateText(d.Rate), orElse(optionsOf(d), "none")}),
+			)
 		}
 		rows = append(rows, descriptorRows(domain, all, d.Following)...)
 	}

@@ -53,7 +53,8 @@ limits:
 	}
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 	if code != 0 || errs != "" || len(lines) != 4 || !strings.HasSuffix(lines[1], want[0]) || !strings.HasSuffix(lines[2], want[1]) ||
-		!strings.Contains(lines[3], " 20000/month ") || !strings.HasSuffix(lines[3], "from=15 time-zone=Europe/Berlin skip=/healthz,/static/") {
+		!strings.Contains(lines[3], " 20000/month ") ||
+		!strings.HasSuffix(lines[3], "from=15 time-zone=Europe/Berlin skip=/healthz,/static/") {
 		t.Errorf("%d, %s\n%s", code, errs, out)
 	}
 }
@@ -103,11 +104,13 @@ shop    user, method=GET\u001b  unlimited  none
 }
 
 func TestCheckRulesPrintsTheSchema(t *testing.T) {
-	if code, out, errs := rrl(t.Context(), "check-rules", "--schema"); code != 0 || errs != "" || out != rules.Schema() || !json.Valid([]byte(out)) {
+	if code, out, errs := rrl(t.Context(), "check-rules", "--schema"); code != 0 || errs != "" || out != rules.Schema() ||
+		!json.Valid([]byte(out)) {
 		t.Errorf("%d, %s%s", code, out, errs)
 	}
 	for _, arg := range []string{rulesFile, "--own-key=tenant"} {
-		if code, out, errs := rrl(t.Context(), "check-rules", "--schema", arg); code != 1 || out != "" || !strings.HasPrefix(errs, "rrl: check-rules --schema takes") {
+		if code, out, errs := rrl(t.Context(), "check-rules", "--schema", arg); code != 1 || out != "" ||
+			!strings.HasPrefix(errs, "rrl: check-rules --schema takes") {
 			t.Errorf("%s: %d, %s%s", arg, code, out, errs)
 		}
 	}
@@ -135,7 +138,8 @@ func TestCheckRulesPrintsFaultsByLine(t *testing.T) {
 	if err := os.WriteFile(file, []byte("limits:\n  a:\n    key: all\n    rate: 5/s\n    paths: [\"/a\\e[2J\\nb\"]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, out, errs := rrl(t.Context(), "check-rules", file); code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(out, `/a\u001b[2J\u000ab`) {
+	if code, out, errs := rrl(t.Context(), "check-rules", file); code != 0 || strings.Count(out, "\n") != 2 ||
+		!strings.Contains(out, `/a\u001b[2J\u000ab`) {
 		t.Errorf("with control characters: %d, %q, %s", code, out, errs)
 	}
 	for _, args := range [][]string{{"check-rules"}, {"check-rules", file, file}, {"check-rules", file + ".none"}} {

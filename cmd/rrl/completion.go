@@ -12,8 +12,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// completion.go lets shells complete the names of limiters, and the ids of their clients, with what a short search
-// finds.
+// completion.go lets shells complete the names of limiters, and the ids of their clients, with what
+// a short search finds.
 
 var glimpse = 500 * time.Millisecond // tests have more time
 
@@ -25,7 +25,8 @@ func (c *common) complete(cmd *cobra.Command, args []string, begun string) ([]st
 	return c.completeMore(cmd, args, begun)
 }
 
-// completeMore lists names of limiters that begin with the last argument, without those that are given already.
+// completeMore lists names of limiters that begin with the last argument, without those that are
+// given already.
 func (c *common) completeMore(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	return c.found(cmd, args, begun, func(ctx context.Context, s *session) ([]string, error) {
 		return survey.Limiters(ctx, s.Redis, literal(begun)+"*", nil)
@@ -43,7 +44,8 @@ func (c *common) completeClient(cmd *cobra.Command, args []string, begun string)
 	})
 }
 
-// found lists the results of a short search that begin with a text and can be written unquoted on a command line.
+// found lists the results of a short search that begin with a text and can be written unquoted on a
+// command line.
 func (c *common) found(
 	cmd *cobra.Command, but []string, begun string, search func(context.Context, *session) ([]string, error),
 ) ([]string, cobra.ShellCompDirective) {
@@ -60,7 +62,8 @@ func (c *common) found(
 	defer s.Close()
 	all, _ := search(ctx, s)
 	return slices.DeleteFunc(all, func(one string) bool {
-		return !strings.HasPrefix(one, begun) || slices.Contains(but, one) || strings.HasPrefix(render.ShellName(one), "--quoted ")
+		return !strings.HasPrefix(one, begun) || slices.Contains(but, one) ||
+			strings.HasPrefix(render.ShellName(one), "--quoted ")
 	}), nothingElse
 }
 

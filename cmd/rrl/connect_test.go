@@ -121,8 +121,11 @@ func TestErrorsNameWhereTheAddressComesFrom(t *testing.T) {
 	} {
 		t.Setenv("RRL_REDIS", c.variable)
 		code, out, errs := rrl(t.Context(), append([]string{"ls"}, c.args...)...)
-		if code != 1 || out != "" || !strings.Contains(errs, c.part) || strings.Contains(errs, "hush") || strings.Count(errs, "\n") != 1 {
-			t.Errorf("RRL_REDIS=%s, %q: exit code %d, output %q, errors %q, want %q", c.variable, c.args, code, out, errs, c.part)
+		if code != 1 || out != "" || !strings.Contains(errs, c.part) || strings.Contains(errs, "hush") ||
+			strings.Count(errs, "\n") != 1 {
+			t.Errorf(
+				"RRL_REDIS=%s, %q: exit code %d, output %q, errors %q, want %q", c.variable, c.args, code, out, errs, c.part,
+			)
 		}
 	}
 }
@@ -156,7 +159,8 @@ func TestPasswordComesFromTheEnvironment(t *testing.T) {
 				t.Setenv(c.variables[i], c.variables[i+1])
 			}
 			code, out, errs := rrl(t.Context(), "ls", "--redis", "redis://"+s.Addr)
-			if code != c.code || !strings.Contains(out+errs, c.part) || strings.Contains(out+errs, "hush") || strings.Count(out+errs, "\n") != 1 {
+			if code != c.code || !strings.Contains(out+errs, c.part) || strings.Contains(out+errs, "hush") ||
+				strings.Count(out+errs, "\n") != 1 {
 				t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
 			}
 		})
@@ -184,15 +188,19 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%q: exit code %d, output %q, errors %q", c.args, code, out, errs)
 		}
 	}
-	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+s.Addr, "--insecure"); code != 1 || !strings.Contains(errs, "must begin with rediss://") {
+	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+s.Addr, "--insecure"); code != 1 ||
+		!strings.Contains(errs, "must begin with rediss://") {
 		t.Errorf("exit code %d, errors %q", code, errs)
 	}
-	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+s.Addr); code != 1 || !strings.Contains(errs, "does it need TLS?") {
+	if code, _, errs := rrl(t.Context(), "ls", "--redis", "redis://"+s.Addr); code != 1 ||
+		!strings.Contains(errs, "does it need TLS?") {
 		t.Errorf("without TLS: exit code %d, errors %q", code, errs)
 	}
 	plain := "rediss://" + redistest.Shared(t).Addr
 	if code, _, errs := rrl(t.Context(), "ls", "--redis", plain+"?dial_timeout=50ms"); code != 1 ||
-		!strings.Contains(errs, "rrl: "+plain+": ") || !strings.Contains(errs, "does it speak TLS? --redis gives another address") {
+		!strings.Contains(
+			errs, "rrl: "+plain+": ",
+		) || !strings.Contains(errs, "does it speak TLS? --redis gives another address") {
 		t.Errorf("with TLS where there is none: exit code %d, errors %q", code, errs)
 	}
 }
@@ -216,14 +224,17 @@ func TestCommandsOnACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := shop{t: t, s: nodes.Servers[1]}
-	if rows := objects(t, s.ok("ls", "--json")); len(rows) != 13 || rows[1]["name"] != "limiter 00" || rows[12]["name"] != "limiter 11" ||
+	if rows := objects(t, s.ok("ls", "--json")); len(rows) != 13 || rows[1]["name"] != "limiter 00" ||
+		rows[12]["name"] != "limiter 11" ||
 		!strings.Contains(rows[0]["fault"].(string), "different cluster slots") {
 		t.Errorf("it lists %v", rows)
 	}
 	code, out, errs := s.run("doctor")
 	version := nodes.Servers[0].Version()
-	contains(t, out, nodes.Servers[0].Addr+": "+version+", ", nodes.Servers[2].Addr+": "+version+", ", "13 limiters looked at", "cross-slot", "full-coverage",
-		"orphaned-clients")
+	contains(
+		t, out, nodes.Servers[0].Addr+": "+version+", ", nodes.Servers[2].Addr+": "+version+", ", "13 limiters looked at",
+		"cross-slot", "full-coverage", "orphaned-clients",
+	)
 	if code != 1 || errs != "" {
 		t.Errorf("exit code %d, errors %q", code, errs)
 	}
@@ -276,7 +287,8 @@ func TestSentinelNamesTheMaster(t *testing.T) {
 		{"127.0.0.1:1", "mymaster", "; are they there? --redis gives other addresses"},
 	} {
 		code, _, errs := rrl(t.Context(), "ls", "--redis", "redis+sentinel://"+c.address+"/"+c.name)
-		if code != 1 || !strings.HasPrefix(errs, fmt.Sprintf(where, c.name, c.address)) || !strings.HasSuffix(errs, c.advice+"\n") {
+		if code != 1 || !strings.HasPrefix(errs, fmt.Sprintf(where, c.name, c.address)) ||
+			!strings.HasSuffix(errs, c.advice+"\n") {
 			t.Errorf("of %s at %s: exit code %d, errors %q, want %q", c.name, c.address, code, errs, c.advice)
 		}
 	}

@@ -17,7 +17,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// containers_test.go compares examples/containers with rrl. A test there compares it with Kubernetes.
+// containers_test.go compares examples/containers with rrl. A test there compares it with
+// Kubernetes.
 
 const containers = "../../examples/containers/"
 
@@ -97,7 +98,8 @@ func setVariables(t *testing.T, one container) map[string]string {
 	return values
 }
 
-// The containers of the manifests run with their variables, here on free ports and another Redis, and answer the probes.
+// The containers of the manifests run with their variables, here on free ports and another Redis,
+// and answer the probes.
 func TestTheManifestsFitRrl(t *testing.T) {
 	server := redistest.Embedded(t)
 	for file, http := range map[string]string{"rls.yaml": "RRL_METRICS", "export.yaml": "RRL_LISTEN"} {
@@ -112,7 +114,8 @@ func TestTheManifestsFitRrl(t *testing.T) {
 				len(ports) == 2 && ports["grpc"] != values["RRL_LISTEN"] {
 				t.Errorf("ports %v, probes %v and %v, variables %v", ports, one.Liveness, one.Readiness, values)
 			}
-			if wait, err := time.ParseDuration(values["RRL_TIMEOUT"]); err != nil || time.Duration(one.Readiness.TimeoutSeconds)*time.Second <= wait {
+			if wait, err := time.ParseDuration(values["RRL_TIMEOUT"]); err != nil ||
+				time.Duration(one.Readiness.TimeoutSeconds)*time.Second <= wait {
 				t.Errorf("/readyz may take %v, %v; the probe waits for %d s", wait, err, one.Readiness.TimeoutSeconds)
 			}
 			args := append(slices.Clone(one.Args), "--redis", server.URL(), "--timeout", "1m", "--listen", "127.0.0.1:0")
@@ -190,7 +193,8 @@ func TestTheDockerfileFitsTheCheckout(t *testing.T) {
 	if goes := has(`FROM golang:(\S+) AS build`); err != nil || !bytes.Contains(module, []byte("\ngo "+goes+".")) {
 		t.Errorf("it builds with Go %s, %v", goes, err)
 	}
-	if info, err := os.Stat(filepath.Join("../..", has(`    CGO_ENABLED=0 go build .* -o /out/rrl (\./\S+)`), "main.go")); err != nil || info.IsDir() {
+	if info, err := os.Stat(filepath.Join("../..", has(`    CGO_ENABLED=0 go build .* -o /out/rrl (\./\S+)`), "main.go")); err != nil ||
+		info.IsDir() {
 		t.Error(err)
 	}
 	has(`FROM (gcr\.io/distroless/static-debian\d+:nonroot)`)

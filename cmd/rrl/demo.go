@@ -61,14 +61,34 @@ one interval. If that is above the rate, the demo fails with exit code 1.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.Address, "redis", "", "`address` of a Redis: host:port, redis://, rediss:// or unix://, a cluster as redis://host:port,host:port; without it a server is embedded")
+	f.StringVar(
+		&o.Address,
+		"redis",
+		"",
+		"`address` of a Redis: host:port, redis://, rediss:// or unix://, a cluster as redis://host:port,host:port; without it a server is embedded",
+	)
 	f.StringVar(&o.Name, "name", "rrl-demo", "`name` of the limiter")
-	f.StringVar(&o.Rate, "rate", "50/s", "`rate` to set if the limiter has none: permits/interval, such as 50/s, 5/250ms, 1000/h")
+	f.StringVar(
+		&o.Rate,
+		"rate",
+		"50/s",
+		"`rate` to set if the limiter has none: permits/interval, such as 50/s, 5/250ms, 1000/h",
+	)
 	f.IntVar(&o.Load.Workers, "workers", 4, "callers that block in Acquire")
 	f.IntVar(&o.Load.Pollers, "pollers", 2, "callers that TryAcquire")
 	f.Int64Var(&o.Load.Permits, "permits", 1, "permits that each request asks for")
-	f.Float64Var(&o.Load.Demand, "demand", 1.2, "permits that the workers want, as a `multiple` of the rate; 0: they never pause")
-	f.DurationVar(&o.Lease, "lease", 0, "`length` of a lease, such as 20ms, at most a tenth of the interval: each process takes permits ahead of demand")
+	f.Float64Var(
+		&o.Load.Demand,
+		"demand",
+		1.2,
+		"permits that the workers want, as a `multiple` of the rate; 0: they never pause",
+	)
+	f.DurationVar(
+		&o.Lease,
+		"lease",
+		0,
+		"`length` of a lease, such as 20ms, at most a tenth of the interval: each process takes permits ahead of demand",
+	)
 	f.BoolVar(&java, "java", false, "workers and pollers in Java, too, with a real Redisson")
 	f.StringVar(&release, "release", redisson.Release, "`release` of Redisson for --java: 3.17.0 or later")
 	f.DurationVar(&o.Length, "for", 5*time.Second, "duration, with --java 15s; 0: until Ctrl-C")

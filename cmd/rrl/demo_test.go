@@ -41,7 +41,8 @@ func figure(t *testing.T, text, pattern string) int {
 	return n
 }
 
-// runDemo runs rrl demo, and again if a call took longer than calls may take, as happens on a busy machine.
+// runDemo runs rrl demo, and again if a call took longer than calls may take, as happens on a busy
+// machine.
 func runDemo(t *testing.T, rdb *redis.Client, args ...string) (code int, out, errs string) {
 	t.Helper()
 	for range 5 {
@@ -65,8 +66,10 @@ func TestDemoOnEmbeddedServer(t *testing.T) {
 		if code != 0 || errs != "" {
 			t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 		}
-		contains(t, out, "Limiter rrl-demo on embedded server, rate 50/s", "4 workers block in Acquire, 2 pollers try TryAcquire",
-			"Summary", "denied", "longest wait", "throughput", "limit           kept")
+		contains(
+			t, out, "Limiter rrl-demo on embedded server, rate 50/s", "4 workers block in Acquire, 2 pollers try TryAcquire",
+			"Summary", "denied", "longest wait", "throughput", "limit           kept",
+		)
 		if strings.Contains(out, "Redisson") || strings.Contains(out, "\x1b") {
 			t.Errorf("output\n%s", out)
 		}
@@ -114,7 +117,8 @@ func TestDemoKeepsTheLimit(t *testing.T) {
 				}
 				contains(t, out, "limit           kept", "Redisson.create(config)")
 				if strings.Contains(out, "gone unseen") && slices.Contains(args, "--lease") {
-					// On a busy machine, polls are missed. What a lease gave back meanwhile counts as others' permits.
+					// On a busy machine, polls are missed. What a lease gave back meanwhile counts as others'
+					// permits.
 					s.Client().FlushDB(t.Context())
 					return
 				}
@@ -142,8 +146,11 @@ func TestDemoLeavesForeignLimiter(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 	}
-	contains(t, out, "The limiter was there already, with the rate 20/s. That one stays and is used, not 50/s.",
-		"of at most 20 in any 1s", "trySetRate(RateType.OVERALL, 20, 1, RateIntervalUnit.SECONDS)", "was there before the demo and stays")
+	contains(
+		t, out, "The limiter was there already, with the rate 20/s. That one stays and is used, not 50/s.",
+		"of at most 20 in any 1s", "trySetRate(RateType.OVERALL, 20, 1, RateIntervalUnit.SECONDS)",
+		"was there before the demo and stays",
+	)
 	if rate, err := limiter.Config(t.Context()); err != nil || rate != rratelimiter.PerSecond(20) {
 		t.Errorf("the rate is %v (%v)", rate, err)
 	}
@@ -154,8 +161,11 @@ func TestDemoLeavesForeignLimiter(t *testing.T) {
 	}
 }
 
-// during runs a demo on a server, calls do half a second after its start, and ends the demo once its output has a text.
-func during(t *testing.T, s *redistest.Server, do func(rdb *redis.Client), seen string, args ...string) (code int, out, errs string) {
+// during runs a demo on a server, calls do half a second after its start, and ends the demo once
+// its output has a text.
+func during(
+	t *testing.T, s *redistest.Server, do func(rdb *redis.Client), seen string, args ...string,
+) (code int, out, errs string) {
 	t.Helper()
 	rdb := s.Client()
 	return rrlBeside(t.Context(), func(ctx context.Context, out *tape) {
@@ -182,7 +192,10 @@ func TestTooHighGrantIsReported(t *testing.T) {
 			t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 		}
 		contains(t, errs, "rrl: the limit was not kept: the window of 5s", "permits by their records, and the rate is 50/5s")
-		contains(t, out, ": LIMIT NOT KEPT", "limit           NOT KEPT", "others          60 permits", "others use it now, so it stays")
+		contains(
+			t, out, ": LIMIT NOT KEPT", "limit           NOT KEPT", "others          60 permits",
+			"others use it now, so it stays",
+		)
 	})
 }
 
@@ -200,7 +213,10 @@ func TestDemoSharesWithOthers(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 	}
-	contains(t, out, "others          20 permits granted to other processes", "others use it now, so it stays", "limit           kept")
+	contains(
+		t, out, "others          20 permits granted to other processes", "others use it now, so it stays",
+		"limit           kept",
+	)
 }
 
 func TestRateChangedByOthers(t *testing.T) {

@@ -22,7 +22,8 @@ func TestTheFilesOfAReleaseExist(t *testing.T) {
 		Builds   []struct{ Main string }
 		Archives []struct{ Files []string }
 	}
-	if err := yaml.Unmarshal(text, &config); err != nil || len(config.Builds) != 1 || len(config.Archives) != 1 || len(config.Archives[0].Files) == 0 {
+	if err := yaml.Unmarshal(text, &config); err != nil || len(config.Builds) != 1 || len(config.Archives) != 1 ||
+		len(config.Archives[0].Files) == 0 {
 		t.Fatalf("%v, %+v", err, config)
 	}
 	for _, file := range append(config.Archives[0].Files, config.Builds[0].Main+"/main.go") {
@@ -32,7 +33,8 @@ func TestTheFilesOfAReleaseExist(t *testing.T) {
 	}
 }
 
-// The page on rrl has all fields of the named types of --json, all codes of doctor, and all commands.
+// The page on rrl has all fields of the named types of --json, all codes of doctor, and all
+// commands.
 func TestDocumentationIsComplete(t *testing.T) {
 	text, err := os.ReadFile("../../docs/rrl.md")
 	if err != nil {
@@ -59,7 +61,8 @@ func TestDocumentationIsComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	codes := regexp.MustCompile(`(?:Error|Warning|Note|level), (?:Code: )?"([a-z-]+)"`).FindAllStringSubmatch(string(checks), -1)
+	codes := regexp.MustCompile(`(?:Error|Warning|Note|level), (?:Code: )?"([a-z-]+)"`).
+		FindAllStringSubmatch(string(checks), -1)
 	if len(codes) < 24 {
 		t.Errorf("only %d findings are found", len(codes))
 	}

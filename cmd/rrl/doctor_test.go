@@ -150,7 +150,9 @@ func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
 				continue
 			}
 			if len(limiters) != 1 || limiters[0]["code"] != c.code || limiters[0]["severity"] != c.severity ||
-				!strings.Contains(limiters[0]["advice"].(string), c.advice) || limiters[0]["limiter"].(map[string]any)["name"] != "x" {
+				!strings.Contains(
+					limiters[0]["advice"].(string), c.advice,
+				) || limiters[0]["limiter"].(map[string]any)["name"] != "x" {
 				t.Errorf("%s: it says %v", c.code, limiters)
 			}
 			_, text, _ := s.run("doctor")
@@ -166,7 +168,8 @@ func TestDoctorOfOneLimiter(t *testing.T) {
 		s.state("bad", "", "3")
 		s.state("left", "", "", -5, rrltest.GoRecord("abc", 1))
 		contains(t, s.ok("doctor", "good"), "1 limiter looked at", "this host's clock is ")
-		if code, out, _ := s.run("doctor", "good", "bad"); code != 1 || !strings.Contains(out, "stuck") || strings.Contains(out, "no-rate") {
+		if code, out, _ := s.run("doctor", "good", "bad"); code != 1 || !strings.Contains(out, "stuck") ||
+			strings.Contains(out, "no-rate") {
 			t.Errorf("exit code %d, output\n%s", code, out)
 		}
 		if code, out, _ := s.run("doctor", "left"); code != 1 || !strings.Contains(out, "no-rate") {
@@ -184,11 +187,18 @@ func TestDoctorAddsUpManyRecordsInOneStep(t *testing.T) {
 	s.limiter("many", "10000", "3600000", "0")
 	var all []redis.Z
 	for i := range 1500 {
-		all = append(all, redis.Z{Score: float64(rrltest.Now(t, s.rdb) - int64(i)), Member: rrltest.Record(rratelimiter.Redisson317, fmt.Sprintf("%08d", i), 2)})
+		all = append(
+			all,
+			redis.Z{
+				Score:  float64(rrltest.Now(t, s.rdb) - int64(i)),
+				Member: rrltest.Record(rratelimiter.Redisson317, fmt.Sprintf("%08d", i), 2),
+			},
+		)
 	}
 	s.must(s.rdb.ZAdd(t.Context(), "{many}:permits", all...).Err())
 	s.state("many", "", "6000")
-	if code, out, _ := s.run("doctor", "many"); code != 1 || !strings.Contains(out, "6,000 stored as free + 3,000 in records is 1,000 less than 10,000") {
+	if code, out, _ := s.run("doctor", "many"); code != 1 ||
+		!strings.Contains(out, "6,000 stored as free + 3,000 in records is 1,000 less than 10,000") {
 		t.Errorf("exit code %d, output\n%s", code, out)
 	}
 	s.state("many", "", "7000")
@@ -245,7 +255,14 @@ func TestDoctorKeepsControlCharactersFromTheTerminal(t *testing.T) {
 		s.state("\x1b[31m", "", "10", -100, "\x1b]odd")
 		s.must(s.rdb.Expire(t.Context(), "{\x1b[31m}:value", time.Hour).Err())
 		code, out, errs := s.run("doctor")
-		contains(t, out, "unknown-records", `find out who writes to "{\x1b[31m}:permits"`, "state-expires", `the TTL of "{\x1b[31m}:value"`)
+		contains(
+			t,
+			out,
+			"unknown-records",
+			`find out who writes to "{\x1b[31m}:permits"`,
+			"state-expires",
+			`the TTL of "{\x1b[31m}:value"`,
+		)
 		if code != 1 || errs != "" || strings.Contains(out, "\x1b") {
 			t.Errorf("exit code %d, errors %q, output %q", code, errs, out)
 		}

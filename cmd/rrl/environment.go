@@ -15,7 +15,8 @@ import (
 
 // environment.go lets environment variables set flags, as containers are configured.
 
-// variableOf returns the environment variable of a flag: RRL_DENY_CACHE of --deny-cache. It is "" for a flag without one.
+// variableOf returns the environment variable of a flag: RRL_DENY_CACHE of --deny-cache. It is ""
+// for a flag without one.
 func variableOf(cmd *cobra.Command, flag *pflag.Flag) string {
 	switch {
 	case flag.Name == "help", flag.Name == "version":
@@ -40,7 +41,8 @@ func fromEnvironment(cmd *cobra.Command) {
 	}
 }
 
-// readEnvironment sets each flag that is not given on the command line, and whose variable is not empty.
+// readEnvironment sets each flag that is not given on the command line, and whose variable is not
+// empty.
 func readEnvironment(cmd *cobra.Command) (err error) {
 	flags := cmd.Flags()
 	flags.VisitAll(func(flag *pflag.Flag) {
@@ -76,7 +78,8 @@ func withVariables(cmd *cobra.Command, text string) string {
 	named := flagName.FindAllString(text, -1)
 	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
 		for _, name := range named {
-			if source := sourceOf(flag); name == "--"+flag.Name && source != "" && source != name && !strings.Contains(text, source) {
+			if source := sourceOf(flag); name == "--"+flag.Name && source != "" && source != name &&
+				!strings.Contains(text, source) {
 				text += " (" + source + " sets " + name + ")"
 			}
 		}

@@ -17,8 +17,8 @@ var ofType = map[string]struct{ good, bad string }{
 	"duration": {"7m7s", "soon"}, "string": {"some text", ""}, "stringSlice": {"one,two", ""},
 }
 
-// eachFlag calls do with each flag of each command but --help, and but --redis of the commands that need no server. Each
-// call gets commands of its own.
+// eachFlag calls do with each flag of each command but --help, and but --redis of the commands that
+// need no server. Each call gets commands of its own.
 func eachFlag(t *testing.T, do func(t *testing.T, cmd *cobra.Command, flag *pflag.Flag)) {
 	for _, listed := range newRoot().Commands() {
 		listed.Flags().VisitAll(func(flag *pflag.Flag) {
@@ -87,7 +87,8 @@ func TestErrorsNameTheVariable(t *testing.T) {
 		variable := variableOf(cmd, flag)
 		t.Setenv(variable, text)
 		err := readEnvironment(cmd)
-		if text != "" && (err == nil || !strings.HasPrefix(err.Error(), variable+": invalid argument")) || text == "" && err != nil {
+		if text != "" && (err == nil || !strings.HasPrefix(err.Error(), variable+": invalid argument")) ||
+			text == "" && err != nil {
 			t.Errorf("of %s=%s: %v", variable, text, err)
 		}
 	})
@@ -116,9 +117,14 @@ func TestVariablesOfACommand(t *testing.T) {
 		}
 	}
 	for variable, c := range map[string]struct{ value, errs string }{
-		"RRL_TIMEOUT": {"soon", `rrl: RRL_TIMEOUT: invalid argument "soon" for "--timeout" flag: must be a duration like "30s" or "5m"; see rrl export --help` + "\n"},
-		"RRL_EVERY":   {"-1s", "rrl: --every: -1s is negative (RRL_EVERY sets --every)\n"},
-		"RRL_QUOTED":  {"redis://u:hush@host", `rrl: RRL_QUOTED: invalid argument "redis://***; see rrl export --help` + "\n"},
+		"RRL_TIMEOUT": {
+			"soon",
+			`rrl: RRL_TIMEOUT: invalid argument "soon" for "--timeout" flag: must be a duration like "30s" or "5m"; see rrl export --help` + "\n",
+		},
+		"RRL_EVERY": {"-1s", "rrl: --every: -1s is negative (RRL_EVERY sets --every)\n"},
+		"RRL_QUOTED": {
+			"redis://u:hush@host", `rrl: RRL_QUOTED: invalid argument "redis://***; see rrl export --help` + "\n",
+		},
 	} {
 		t.Setenv(variable, c.value)
 		if code, out, errs := rrl(t.Context(), "export"); code != 1 || out != "" || errs != c.errs {

@@ -62,7 +62,9 @@ answers 200 while Redis answers, and else 503 with the reason.`,
 	f := cmd.Flags()
 	f.StringVar(&o.Pattern, "match", "*", "`pattern` of Redis for the limiters' names (* ? [a-z])")
 	f.StringVar(&listen, "listen", "127.0.0.1:9580", "`address` of the metrics: host:port")
-	f.DurationVar(&o.Every, "every", 30*time.Second, "minimum time between two searches for limiters, which go through all keys")
+	f.DurationVar(
+		&o.Every, "every", 30*time.Second, "minimum time between two searches for limiters, which go through all keys",
+	)
 	f.IntVar(&o.Most, "most", 1000, "maximum `number` of limiters")
 	c.addFlags(cmd)
 	return cmd

@@ -33,7 +33,8 @@ func TestServedOnAllAddresses(t *testing.T) {
 		defer listener.Close()
 		var out strings.Builder
 		s := &session{common: &common{}, Output: &render.Output{Out: &out}}
-		if err := s.served("http", listener.Addr(), "/metrics"); err != nil || !strings.HasPrefix(out.String(), want) || !strings.HasSuffix(out.String(), "/metrics\n") {
+		if err := s.served("http", listener.Addr(), "/metrics"); err != nil || !strings.HasPrefix(out.String(), want) ||
+			!strings.HasSuffix(out.String(), "/metrics\n") {
 			t.Errorf("%s: %q, %v", address, out.String(), err)
 		}
 	}
@@ -44,7 +45,10 @@ func TestServersStartWhileRedisIsAway(t *testing.T) {
 	for _, server := range []*redistest.Server{redistest.Embedded(t), redistest.Real(t)} {
 		for _, args := range [][]string{
 			{"export", "--listen", "127.0.0.1:0"},
-			{"rls", "--rules", "../../httplimit/rules/testdata/envoy.yaml", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"},
+			{
+				"rls", "--rules", "../../httplimit/rules/testdata/envoy.yaml", "--listen", "127.0.0.1:0", "--metrics",
+				"127.0.0.1:0",
+			},
 		} {
 			server.Kill()
 			code, _, errs := rrlBeside(t.Context(), func(ctx context.Context, out *tape) {

@@ -49,7 +49,10 @@ pipe and --json get whole names and all columns.`,
 // onePattern accepts a pattern or no argument.
 func onePattern(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 {
-		return fmt.Errorf("%s takes one pattern, in quotes, so that the shell leaves it alone: %s 'api:*'", cmd.CommandPath(), cmd.CommandPath())
+		return fmt.Errorf(
+			"%s takes one pattern, in quotes, so that the shell leaves it alone: %s 'api:*'", cmd.CommandPath(),
+			cmd.CommandPath(),
+		)
 	}
 	return nil
 }
@@ -66,9 +69,10 @@ func (s *session) pattern(args []string) (string, error) {
 type jsonRow struct {
 	render.JSONName
 	*render.JSONRate
-	Client      string     `json:"client,omitempty"`
-	Fault       string     `json:"fault,omitempty"`     // why it can't be used or read
-	Available   *int64     `json:"available,omitempty"` // none for a PER_CLIENT limiter without --client
+	Client string `json:"client,omitempty"`
+	Fault  string `json:"fault,omitempty"` // why it can't be used or read
+	// none for a PER_CLIENT limiter without --client
+	Available   *int64     `json:"available,omitempty"`
 	Used        *int64     `json:"used,omitempty"`
 	LiveRecords *int       `json:"live_records,omitempty"`
 	Oldest      *time.Time `json:"oldest,omitempty"` // of live records
@@ -117,7 +121,9 @@ func (s *session) ls(ctx context.Context, pattern string) error {
 
 // rowOf returns a limiter for --json.
 func rowOf(g survey.Glance) jsonRow {
-	row := jsonRow{JSONName: render.NameOf(g.Name), Client: g.Client, Fault: g.Fault, TTLMs: g.TTL.Milliseconds(), Exact: g.Exact}
+	row := jsonRow{
+		JSONName: render.NameOf(g.Name), Client: g.Client, Fault: g.Fault, TTLMs: g.TTL.Milliseconds(), Exact: g.Exact,
+	}
 	if g.Known {
 		rate := render.RateOf(g.Rate)
 		row.JSONRate = &rate

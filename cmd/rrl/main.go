@@ -1,4 +1,5 @@
-// Command rrl shows and manages rate limiters that Go and Java (Redisson) services share. docs/rrl.md describes it.
+// Command rrl shows and manages rate limiters that Go and Java (Redisson) services share.
+// docs/rrl.md describes it.
 package main
 
 import (

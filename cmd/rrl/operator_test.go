@@ -36,7 +36,8 @@ func TestPerClientLimiters(t *testing.T) {
 		if !regexp.MustCompile(`(?m)^one +7 +1 .* yes$`).MatchString(text) {
 			t.Errorf("it shows\n%s", text)
 		}
-		if all := objects(t, s.ok("show", "pc", "--client", "all", "--json")); len(all) != 2 || all[0]["client"] != "one" || all[1]["available"] != 9. {
+		if all := objects(t, s.ok("show", "pc", "--client", "all", "--json")); len(all) != 2 || all[0]["client"] != "one" ||
+			all[1]["available"] != 9. {
 			t.Errorf("it shows %v", all)
 		}
 		contains(t, s.ok("show", "pc", "--client", "one"), "client      one", "3 permits in 1 live record")
@@ -45,7 +46,8 @@ func TestPerClientLimiters(t *testing.T) {
 			t.Errorf("without --client ls says %v", row)
 		}
 		contains(t, s.ok("ls"), "by client: rrl ls --client all\n")
-		if all := objects(t, s.ok("ls", "--json", "--client", "all")); len(all) != 2 || all[0]["available"] != 7. || all[1]["client"] != "two" {
+		if all := objects(t, s.ok("ls", "--json", "--client", "all")); len(all) != 2 || all[0]["available"] != 7. ||
+			all[1]["client"] != "two" {
 			t.Errorf("of all ls says %v", all)
 		}
 		contains(t, s.ok("show", "--quoted", `"pc"`, "--client", `"\x6fne"`), "client      one")
@@ -58,7 +60,8 @@ func TestPerClientLimiters(t *testing.T) {
 		contains(t, s.ok("acquire", "pc", "4", "--client", "three"), "pc of three: 4 permits granted")
 		s.fails(exitDenied, "not granted", "acquire", "pc", "7", "--client", "three", "--try")
 		contains(t, s.ok("set", "pc", "20/h"), "free permits of 1 client adapted") // the two others have been reset
-		if one := objects(t, s.ok("show", "pc", "--client", "three", "--json")); one[0]["available"] != 16. || one[0]["consistent"] != true {
+		if one := objects(t, s.ok("show", "pc", "--client", "three", "--json")); one[0]["available"] != 16. ||
+			one[0]["consistent"] != true {
 			t.Errorf("after a new rate it shows %v", one)
 		}
 		if n := s.rdb.Exists(t.Context(), "{pc}:value:one", "{pc}:value:two").Val(); n != 0 {
@@ -68,7 +71,10 @@ func TestPerClientLimiters(t *testing.T) {
 		s.fails(1, "all is not a PER_CLIENT limiter", "show", "all", "--client", "one")
 		contains(t, s.ok("rm", "pc", "--yes"), "pc: removed")
 		s.limiter("unused", "10", "3600000", "1")
-		contains(t, s.ok("ls", "--client", "all"), "unused  10/h  PER_CLIENT                         -    no client has used it lately\n")
+		contains(
+			t, s.ok("ls", "--client", "all"),
+			"unused  10/h  PER_CLIENT                         -    no client has used it lately\n",
+		)
 		if keys := s.rdb.Keys(t.Context(), "*pc*").Val(); len(keys) > 0 {
 			t.Errorf("%q are left", keys)
 		}
@@ -95,8 +101,10 @@ func TestManyLimitersByPattern(t *testing.T) {
 
 		s.fails(1, "api:pc is a PER_CLIENT limiter: select a client", "reset", "--match", "api:*", "--yes")
 		all := []string{"reset", "--match", "api:*", "--client", "all"}
-		contains(t, s.ok(all...), "api:a: to be reset: 3 permits", "api:b: to be reset", "api:pc of one: to be reset: 4 permits",
-			"Nothing was changed. --yes does it.\n")
+		contains(
+			t, s.ok(all...), "api:a: to be reset: 3 permits", "api:b: to be reset", "api:pc of one: to be reset: 4 permits",
+			"Nothing was changed. --yes does it.\n",
+		)
 		if n := used(); n != 13 {
 			t.Errorf("%v permits are used after a reset without --yes", n)
 		}
@@ -162,8 +170,8 @@ e            ?                                                its rate is no who
 			if one := objects(t, s.ok("show", "--quoted", quoted, "--json"))[0]; one["available"] != 5. {
 				t.Errorf("%s is %v", quoted, one)
 			}
-			if text := s.ok("show", "--quoted", quoted); !strings.HasPrefix(text, name+"\n") && !strings.HasPrefix(text, quoted+"\n") ||
-				strings.Contains(text, "\xff") || strings.Contains(text, "\u202e") {
+			if text := s.ok("show", "--quoted", quoted); !strings.HasPrefix(text, name+"\n") &&
+				!strings.HasPrefix(text, quoted+"\n") || strings.Contains(text, "\xff") || strings.Contains(text, "\u202e") {
 				t.Errorf("%s is shown as %q", quoted, text)
 			}
 		}
@@ -223,7 +231,10 @@ func TestSetKeepsWhatIsNotSaid(t *testing.T) {
 			t.Errorf("where there is a broken rate it says %q", got)
 		}
 		s.limiter("pc", "50", "abc", "1", "keepAliveTime", "3600000")
-		if got := s.ok("set", "pc", "50/s"); !strings.HasPrefix(got, "pc: 50/s per client keep-alive 1h, in place of one that can't be used: ") {
+		if got := s.ok("set", "pc", "50/s"); !strings.HasPrefix(
+			got,
+			"pc: 50/s per client keep-alive 1h, in place of one that can't be used: ",
+		) {
 			t.Errorf("where the interval alone is broken it says %q", got)
 		}
 		s.ok("acquire", "x", "15")
@@ -260,7 +271,8 @@ func TestReleaseRepairResetRm(t *testing.T) {
 		if got := s.ok("release", "x", "2"); got != "x: 2 permits given back\n" {
 			t.Errorf("a release says %q", got)
 		}
-		if did := objects(t, s.ok("reset", "x", "--json"))[0]; did["changed"] != true || did["dry_run"] != true || did["permits"] != 1. {
+		if did := objects(t, s.ok("reset", "x", "--json"))[0]; did["changed"] != true || did["dry_run"] != true ||
+			did["permits"] != 1. {
 			t.Errorf("a dry run of reset says %v", did)
 		}
 		if got := s.ok("reset", "x", "--yes"); got != "x: reset: 1 permit in 1 record forgotten, all 10 free\n" {
@@ -303,7 +315,8 @@ func TestRmLeavesAloneWhatIsNoLimiter(t *testing.T) {
 	})
 }
 
-// Each command that changes or removes keys does not change those of another Redis type, and names them.
+// Each command that changes or removes keys does not change those of another Redis type, and names
+// them.
 func TestKeysOfAnotherProgramStayAndAreNamed(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		begin := func(kind, client, suffix string) (key string) {
@@ -323,7 +336,8 @@ func TestKeysOfAnotherProgramStayAndAreNamed(t *testing.T) {
 		for _, suffix := range []string{"value", "permits"} {
 			named := fmt.Sprintf(`"{x}:%s" is a `, suffix)
 			key := begin("0", "", suffix)
-			if row := objects(t, s.ok("ls", "--json"))[0]; row["rate"] != "10/h" || !strings.Contains(fmt.Sprint(row["fault"]), "WRONGTYPE") {
+			if row := objects(t, s.ok("ls", "--json"))[0]; row["rate"] != "10/h" ||
+				!strings.Contains(fmt.Sprint(row["fault"]), "WRONGTYPE") {
 				t.Errorf("ls: %v", row)
 			}
 			for _, args := range [][]string{{"repair", "x", "--yes"}, {"reset", "x", "--yes"}, {"repair", "x"}, {"reset", "x"}} {
@@ -335,11 +349,13 @@ func TestKeysOfAnotherProgramStayAndAreNamed(t *testing.T) {
 			data := s.snapshotOf("whole")
 			for _, args := range [][]string{{"--as", "x"}, {"--as", "x", "--replace"}, {"--as", "x", "--replace", "--dry-run"}} {
 				code, out, errs := s.with(data, append([]string{"restore"}, args...)...)
-				if code != 1 || out != "" || !strings.Contains(errs, "wrong type of key") || !strings.Contains(errs, key) || strings.Count(errs, "\n") != 1 {
+				if code != 1 || out != "" || !strings.Contains(errs, "wrong type of key") || !strings.Contains(errs, key) ||
+					strings.Count(errs, "\n") != 1 {
 					t.Errorf("restore %q: exit code %d, output %q, errors %q", args, code, out, errs)
 				}
 			}
-			if did := objects(t, s.ok("rm", "x", "--yes", "--json"))[0]; did["removed"] != true || fmt.Sprint(did["left"]) != "["+key+"]" {
+			if did := objects(t, s.ok("rm", "x", "--yes", "--json"))[0]; did["removed"] != true ||
+				fmt.Sprint(did["left"]) != "["+key+"]" {
 				t.Errorf("rm says %v", did)
 			}
 			if all := s.rdb.Keys(t.Context(), "*x*").Val(); len(all) != 1 || all[0] != key {
@@ -374,16 +390,27 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 			rate string
 			want string // part of the refusal; "": there is none
 		}{
-			{3_556_000, "60000", "2 live records hold 665,670,573 permits at a rate of 100/m: the limiter would have no free permit for 1h"},
-			{-1_800_000, "7200000", "2 live records hold 665,670,573 permits at a rate of 100/2h: the limiter would have no free permit for 1h30m"},
+			{
+				3_556_000, "60000",
+				"2 live records hold 665,670,573 permits at a rate of 100/m: the limiter would have no free permit for 1h",
+			},
+			{
+				-1_800_000, "7200000",
+				"2 live records hold 665,670,573 permits at a rate of 100/2h: the limiter would have no free permit for 1h30m",
+			},
 		} {
 			s.must(s.rdb.FlushDB(t.Context()).Err())
 			s.limiter("x", "100", c.rate, "0")
 			s.state("x", "", "97", c.at, rrltest.GoRecord("abc", 665_670_570), -10, rrltest.GoRecord("xyz", 3))
-			s.fails(1, "x: not repaired: "+c.want+"; rrl reset --yes removes the records; rrl repair --force --yes repairs nevertheless", "repair", "x", "--yes")
+			s.fails(
+				1,
+				"x: not repaired: "+c.want+"; rrl reset --yes removes the records; rrl repair --force --yes repairs nevertheless",
+				"repair", "x", "--yes",
+			)
 			contains(t, s.ok("repair", "x"), "x: not to be repaired: "+c.want, "--force")
 			one := objects(t, s.ok("repair", "x", "--json"))[0]
-			if one["changed"] != true || one["dry_run"] != true || one["refused"] != c.want || one["blocked_ms"].(float64) < 3_590_000 {
+			if one["changed"] != true || one["dry_run"] != true || one["refused"] != c.want ||
+				one["blocked_ms"].(float64) < 3_590_000 {
 				t.Errorf("as JSON it says %v", one)
 			}
 			if free := s.rdb.Get(t.Context(), "{x}:value").Val(); free != "97" {
@@ -397,7 +424,10 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 			if strings.Contains(s.ok("show", "x"), "rrl repair") {
 				t.Error("show advises a repair")
 			}
-			contains(t, s.ok("repair", "x", "--yes", "--force"), "x: repaired: ", "free permits 97 -> -665,670,473", "; no permit is free then for 1h")
+			contains(
+				t, s.ok("repair", "x", "--yes", "--force"), "x: repaired: ", "free permits 97 -> -665,670,473",
+				"; no permit is free then for 1h",
+			)
 			if free := s.rdb.Get(t.Context(), "{x}:value").Val(); free != "-665670473" {
 				t.Errorf("%s are free", free)
 			}
@@ -443,8 +473,8 @@ func TestRepairJudgesByWhatIsLive(t *testing.T) {
 	})
 }
 
-// WithGranularity and WithLease date records up to an eighth of the interval ahead: until they expire, more than an
-// interval can pass. They are grants like any other.
+// WithGranularity and WithLease date records up to an eighth of the interval ahead: until they
+// expire, more than an interval can pass. They are grants like any other.
 func TestRepairTakesRecordsDatedAheadForGrants(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("x", "10", "3600000", "0")
@@ -473,7 +503,8 @@ func TestRepairTellsOfAShortBlock(t *testing.T) {
 	})
 }
 
-// Characters that a terminal may interpret, or does not show, are escaped: in names, and in all other data of Redis.
+// Characters that a terminal may interpret, or does not show, are escaped: in names, and in all
+// other data of Redis.
 func TestJSONHoldsNothingThatATerminalInterprets(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		const odd = "a\u009b31m\u202eb\u2066\u200f\u00ad\U000e0001\x7f\x1b"
@@ -502,7 +533,10 @@ func TestJSONHoldsNothingThatATerminalInterprets(t *testing.T) {
 			}
 		}
 		for _, args := range [][]string{{"ls"}, {"doctor"}} {
-			if _, out, errs := s.run(args...); strings.ContainsFunc(out+errs, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }) {
+			if _, out, errs := s.run(args...); strings.ContainsFunc(
+				out+errs,
+				func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' },
+			) {
 				t.Errorf("%q writes %q", args, out+errs)
 			}
 		}
@@ -518,7 +552,8 @@ func TestGcRemovesWhatClientsLeft(t *testing.T) {
 		s.limiter("broken", "10", "0", "1")
 		s.state("broken", "gone", "9", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1)) // may count for a day
 		s.state("nothing", "empty", "10")
-		s.state("nothing", "recent", "0", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 10)) // the interval is unknown
+		// the interval is unknown
+		s.state("nothing", "recent", "0", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 10))
 		s.state("nothing", "older", "0", -32*24*3_600_000, rrltest.JavaRecord(rratelimiter.Redisson321, 10))
 		s.state("price:value:eur", "", "7", -100, rrltest.JavaRecord(rratelimiter.Redisson321, 3)) // all clients share it
 		s.state("pc", "leaving", "10")
@@ -528,11 +563,13 @@ func TestGcRemovesWhatClientsLeft(t *testing.T) {
 		if got := s.ok("gc"); got != want || s.rdb.DBSize(t.Context()).Val() != before {
 			t.Errorf("a dry run says %q", got)
 		}
-		if all := objects(t, s.ok("gc", "--json", "--idle", "10s")); len(all) != 4 || all[3]["client"] != "recent" || all[3]["removed"] != false {
+		if all := objects(t, s.ok("gc", "--json", "--idle", "10s")); len(all) != 4 || all[3]["client"] != "recent" ||
+			all[3]["removed"] != false {
 			t.Errorf("with less patience it says %v", all)
 		}
 		contains(t, s.ok("gc", "--yes"), "Removed the state of 3 clients.")
-		if n := s.rdb.DBSize(t.Context()).Val(); n != before-5 || s.rdb.Exists(t.Context(), "{pc}:permits:live", "{pc}:value:recent").Val() != 2 {
+		if n := s.rdb.DBSize(t.Context()).Val(); n != before-5 ||
+			s.rdb.Exists(t.Context(), "{pc}:permits:live", "{pc}:value:recent").Val() != 2 {
 			t.Errorf("%d keys are left of %d", n, before)
 		}
 		if got := s.ok("gc"); got != "nothing to remove\n" {
@@ -559,7 +596,9 @@ func TestSnapshotAndRestore(t *testing.T) {
 				t.Errorf("restore %q: exit code %d, output %q, errors %q", args, got, out, errs)
 			}
 		}
-		restored(1, "rrl: these exist, and were not restored: a, b; --replace replaces them, --as restores one under another name\n")
+		restored(
+			1, "rrl: these exist, and were not restored: a, b; --replace replaces them, --as restores one under another name\n",
+		)
 		restored(1, "rrl: these exist, and were not restored: a, b; --replace", "--dry-run")
 		restored(1, "--as: the file has 2 limiters, and must have one", "--as", "c")
 		restored(0, "a: to be restored", "--dry-run", "--replace")
@@ -607,8 +646,12 @@ limits:
 			t.Error("--diff has changed something")
 		}
 		apply(0, want)
-		apply(0, strings.NewReplacer("90/s -> 100/s", "100/s, as before", ", new", ", as before", "~", "=", "+", "=").Replace(want)+
-			"0 of 4 limiters would be changed\n", "--diff")
+		apply(
+			0,
+			strings.NewReplacer("90/s -> 100/s", "100/s, as before", ", new", ", as before", "~", "=", "+", "=").Replace(want)+
+				"0 of 4 limiters would be changed\n",
+			"--diff",
+		)
 		for text, part := range map[string]string{
 			"limits: {a: 5/s, b: -1/s}":              "line 1: b: rratelimiter: invalid rate",
 			"limits: {a: {rate: 5/s, reset: maybe}}": "a: line 1: cannot construct !!str `maybe` into bool",
@@ -623,7 +666,8 @@ limits:
 			t.Error("a file with a fault has set something")
 		}
 		s.fails(1, "rrl apply needs -f FILE", "apply")
-		if code, out, errs := s.with("limits: {b: {rate: 5/s per client, per-client: true}}", "apply", "-f", "-"); code != 0 || out != "+ b: 5/s per client, new\n" {
+		if code, out, errs := s.with("limits: {b: {rate: 5/s per client, per-client: true}}", "apply", "-f", "-"); code != 0 ||
+			out != "+ b: 5/s per client, new\n" {
 			t.Errorf("said twice alike: exit code %d, output %q, errors %q", code, out, errs)
 		}
 		s.fails(1, "--per-client=false, but", "set", "b", "5/s per client", "--per-client=false")
@@ -631,8 +675,8 @@ limits:
 	})
 }
 
-// On a terminal there is colour that only repeats the text, a search shows its progress, and operations that can't be
-// undone ask for confirmation.
+// On a terminal there is colour that only repeats the text, a search shows its progress, and
+// operations that can't be undone ask for confirmation.
 func TestOnATerminal(t *testing.T) {
 	s := onTerminal(t)
 	s.state("x", "", "0")
@@ -652,15 +696,20 @@ func TestOnATerminal(t *testing.T) {
 		}
 	}
 	for _, flag := range []string{"--text", "--json"} {
-		s.fails(1, "--output is for a snapshot that can be restored", "snapshot", "x", flag, "--output", filepath.Join(t.TempDir(), "x"))
+		s.fails(
+			1, "--output is for a snapshot that can be restored", "snapshot", "x", flag, "--output",
+			filepath.Join(t.TempDir(), "x"),
+		)
 	}
-	if code, out, errs := s.run("snapshot", "x"); code != 1 || out != "" || !strings.Contains(errs, "a snapshot is not text") {
+	if code, out, errs := s.run("snapshot", "x"); code != 1 || out != "" ||
+		!strings.Contains(errs, "a snapshot is not text") {
 		t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
 	}
 	if code, _, errs := s.run("restore"); code != 1 || !strings.Contains(errs, "the standard input is a terminal") {
 		t.Errorf("exit code %d, errors %q", code, errs)
 	}
-	if code, out, _ := s.with("Yes\n", "rm", "x"); code != 0 || out != "x: removed\n" || s.rdb.DBSize(t.Context()).Val() != 0 {
+	if code, out, _ := s.with("Yes\n", "rm", "x"); code != 0 || out != "x: removed\n" ||
+		s.rdb.DBSize(t.Context()).Val() != 0 {
 		t.Errorf("exit code %d, output %q", code, out)
 	}
 }
@@ -716,11 +765,15 @@ func TestCompletionOffersNames(t *testing.T) {
 		{[]string{"show", "pc", "--client", "t"}, "two\n"},
 		{[]string{"ls", "--client", ""}, "all\n"},
 	} {
-		if _, out, _ := rrl(t.Context(), append([]string{"__complete"}, c.args...)...); !strings.HasPrefix(out, c.want+":4\n") {
+		if _, out, _ := rrl(t.Context(), append([]string{"__complete"}, c.args...)...); !strings.HasPrefix(
+			out,
+			c.want+":4\n",
+		) {
 			t.Errorf("of %q it offers %q, want %q", c.args, out, c.want)
 		}
 	}
-	if code, out, _ := rrl(t.Context(), "completion", "bash"); code != 0 || !strings.Contains(out, "__rrl_") && !strings.Contains(out, "rrl") {
+	if code, out, _ := rrl(t.Context(), "completion", "bash"); code != 0 ||
+		!strings.Contains(out, "__rrl_") && !strings.Contains(out, "rrl") {
 		t.Errorf("the script for bash: exit code %d, %d bytes", code, len(out))
 	}
 }
@@ -734,11 +787,13 @@ func TestOutputThatGetsLostIsAnError(t *testing.T) {
 	s := newShop(t, redistest.Embedded(t))
 	s.limiter("x", "10", "3600000", "0")
 	for _, args := range [][]string{
-		{"ls"}, {"ls", "--json"}, {"show", "x"}, {"doctor", "x"}, {"set", "x", "5/h"}, {"snapshot", "x", "--text"}, {"snapshot", "x"},
+		{"ls"}, {"ls", "--json"}, {"show", "x"}, {"doctor", "x"}, {"set", "x", "5/h"}, {"snapshot", "x", "--text"},
+		{"snapshot", "x"},
 	} {
 		var errs bytes.Buffer
 		all := append([]string{args[0], "--redis", s.s.URL()}, args[1:]...)
-		if code := run(t.Context(), all, strings.NewReader(""), full{}, &errs); code != 1 || errs.String() != "rrl: no space left\n" {
+		if code := run(t.Context(), all, strings.NewReader(""), full{}, &errs); code != 1 ||
+			errs.String() != "rrl: no space left\n" {
 			t.Errorf("rrl %q: exit code %d, errors %q", args, code, errs.String())
 		}
 	}
@@ -784,10 +839,12 @@ func TestRestoreGoesOnBehindALimiterThatIsThere(t *testing.T) {
 		if err := os.WriteFile(file, []byte(`{"name":"a"}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if code, _, errs := rrl(t.Context(), "restore", "--file", file, "--redis", s.URL()); code != 1 || !strings.Contains(errs, "JSON") {
+		if code, _, errs := rrl(t.Context(), "restore", "--file", file, "--redis", s.URL()); code != 1 ||
+			!strings.Contains(errs, "JSON") {
 			t.Errorf("%d %s: it must say that this is JSON", code, errs)
 		}
-		if code, _, errs := rrl(t.Context(), "set", "", "5/s", "--redis", s.URL()); code != 1 || !strings.Contains(errs, "empty") {
+		if code, _, errs := rrl(t.Context(), "set", "", "5/s", "--redis", s.URL()); code != 1 ||
+			!strings.Contains(errs, "empty") {
 			t.Errorf("%d %s: an empty name must be meant", code, errs)
 		}
 	})
@@ -805,12 +862,14 @@ func TestWatchTellsThatRedisDoesNotAnswer(t *testing.T) {
 		out.await(ctx, "no answer within 2s")
 	}, "watch", "orders", "--redis", s.URL(), "--timeout", "2s")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if code != 0 || len(lines) < 2 || !strings.Contains(lines[0], "5 free") || !strings.Contains(lines[len(lines)-1], "no answer within 2s") {
+	if code != 0 || len(lines) < 2 || !strings.Contains(lines[0], "5 free") ||
+		!strings.Contains(lines[len(lines)-1], "no answer within 2s") {
 		t.Errorf("%d %s\n%s", code, errs, out)
 	}
 }
 
-// hung returns a server with limiters that accepts connections and does not reply. Lines about waiting come soon.
+// hung returns a server with limiters that accepts connections and does not reply. Lines about
+// waiting come soon.
 func hung(t *testing.T) shop {
 	before := render.Soon
 	render.Soon = 100 * time.Millisecond
@@ -822,7 +881,8 @@ func hung(t *testing.T) shop {
 	return s
 }
 
-// Each command says what it waits for, and ends after --timeout, whichever of its calls gets no reply.
+// Each command says what it waits for, and ends after --timeout, whichever of its calls gets no
+// reply.
 func TestCommandsEndIfRedisHangs(t *testing.T) {
 	s := hung(t)
 	for _, args := range [][]string{
@@ -833,12 +893,15 @@ func TestCommandsEndIfRedisHangs(t *testing.T) {
 		const text = "rrl: waiting for redis://%[1]s, at most 400ms\nrrl: redis://%[1]s: no answer within 400ms; is Redis there? --redis gives another address\n"
 		want := fmt.Sprintf(text, s.s.Addr)
 		if code != 1 || out != "" || errs != want || time.Since(began) > 14*time.Second { // it was 15 s
-			t.Errorf("rrl %q: exit code %d after %v, output %q, errors\n%s\nwant\n%s", args, code, time.Since(began), out, errs, want)
+			t.Errorf(
+				"rrl %q: exit code %d after %v, output %q, errors\n%s\nwant\n%s", args, code, time.Since(began), out, errs, want,
+			)
 		}
 	}
 }
 
-// A server that hangs after the first call is noticed, too: in the limiter's own calls, and in those of a search.
+// A server that hangs after the first call is noticed, too: in the limiter's own calls, and in
+// those of a search.
 func TestCommandsEndIfRedisHangsLater(t *testing.T) {
 	s := hung(t)
 	s.s.Resume()
@@ -847,15 +910,18 @@ func TestCommandsEndIfRedisHangsLater(t *testing.T) {
 	defer server.Close()
 	s.s.Pause()
 	_, err = server.Limiter("x", "").Config(t.Context())
-	if !connect.Unanswered(err) || !strings.Contains(server.Explain(err).Error(), "no answer within 300ms; is Redis there?") {
+	if !connect.Unanswered(err) ||
+		!strings.Contains(server.Explain(err).Error(), "no answer within 300ms; is Redis there?") {
 		t.Errorf("of a limiter's call: %v", err)
 	}
 	_, err = survey.Limiters(t.Context(), server.Redis, "*", nil)
-	if !connect.Unanswered(err) || !strings.Contains(server.Explain(err).Error(), ": no answer within 300ms; is Redis there?") {
+	if !connect.Unanswered(err) ||
+		!strings.Contains(server.Explain(err).Error(), ": no answer within 300ms; is Redis there?") {
 		t.Errorf("of a search: %v", err)
 	}
 	_, err = survey.AreLimiters(t.Context(), server.Redis, "x", "y")
-	if !connect.Unanswered(err) || !strings.Contains(server.Explain(err).Error(), ": no answer within 300ms; is Redis there?") {
+	if !connect.Unanswered(err) ||
+		!strings.Contains(server.Explain(err).Error(), ": no answer within 300ms; is Redis there?") {
 		t.Errorf("of a pipeline: %v", err)
 	}
 }
@@ -863,7 +929,11 @@ func TestCommandsEndIfRedisHangsLater(t *testing.T) {
 func TestTheTimeoutIsThreeSeconds(t *testing.T) {
 	s := newShop(t, redistest.Embedded(t))
 	out, err := s.program("ls", "--help").CombinedOutput()
-	if err != nil || !strings.Contains(strings.Join(strings.Fields(string(out)), " "), "--timeout duration maximum wait for each reply of Redis (default 3s)") {
+	if err != nil ||
+		!strings.Contains(
+			strings.Join(strings.Fields(string(out)), " "),
+			"--timeout duration maximum wait for each reply of Redis (default 3s)",
+		) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	s.fails(1, "--timeout must be positive", "ls", "--timeout", "-1s")

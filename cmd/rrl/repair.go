@@ -15,7 +15,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// repair.go has the subcommands repair and reset, which correct the stored state: the free permits, or all grants.
+// repair.go has the subcommands repair and reset, which correct the stored state: the free permits,
+// or all grants.
 
 func newRepair() *cobra.Command {
 	var force bool
@@ -37,8 +38,10 @@ undo the release. repair reads all records in one step: 100,000 of them block Re
 	}, mender{
 		done: "repaired", do: (*connect.Limiter).Repair,
 		tell: func(did rratelimiter.Repaired, v *survey.Survey) string {
-			text := fmt.Sprintf("%s; free permits %s -> %s, with %s in %s", did.Fault, render.Thousands(did.Was), render.Thousands(did.Free),
-				render.Number(did.Permits, "permit"), render.Number(int64(did.Records), "record"))
+			text := fmt.Sprintf(
+				"%s; free permits %s -> %s, with %s in %s", did.Fault, render.Thousands(did.Was), render.Thousands(did.Free),
+				render.Number(did.Permits, "permit"), render.Number(int64(did.Records), "record"),
+			)
 			if v.Expired.Permits > 0 {
 				text += fmt.Sprintf(", of which %s have expired", render.Thousands(v.Expired.Permits))
 			}
@@ -54,7 +57,8 @@ undo the release. repair reads all records in one step: 100,000 of them block Re
 			return doctor.Harm(did, v)
 		},
 	})
-	cmd.Flags().BoolVar(&force, "force", false, "repair even if the limiter would then have no free permit for more than 9/8 of an interval, or if the live records hold more than twice the rate")
+	cmd.Flags().
+		BoolVar(&force, "force", false, "repair even if the limiter would then have no free permit for more than 9/8 of an interval, or if the live records hold more than twice the rate")
 	return cmd
 }
 
@@ -81,10 +85,11 @@ const otherwise = "rrl reset --yes removes the records; rrl repair --force --yes
 
 // A mender has the differences between repair and reset.
 type mender struct {
-	done   string // participle for the output
-	do     func(*connect.Limiter, context.Context, ...rratelimiter.RepairOption) (rratelimiter.Repaired, error)
-	tell   func(rratelimiter.Repaired, *survey.Survey) string
-	refuse func(rratelimiter.Repaired, *survey.Survey) string // why it must not be done; "" if it may; nil: it always may
+	done string // participle for the output
+	do   func(*connect.Limiter, context.Context, ...rratelimiter.RepairOption) (rratelimiter.Repaired, error)
+	tell func(rratelimiter.Repaired, *survey.Survey) string
+	// why it must not be done; "" if it may; nil: it always may
+	refuse func(rratelimiter.Repaired, *survey.Survey) string
 }
 
 // mending returns a command that repairs limiters, or only prints the result.
@@ -159,8 +164,8 @@ func (s *session) mendAll(ctx context.Context, all []*connect.Limiter, m mender,
 	return nil
 }
 
-// mend repairs one limiter if yes is set and it does no harm; else it returns the result and the reason for the
-// refusal. Before a repair, it reads what is live.
+// mend repairs one limiter if yes is set and it does no harm; else it returns the result and the
+// reason for the refusal. Before a repair, it reads what is live.
 func (s *session) mend(ctx context.Context, l *connect.Limiter, m mender, yes bool) (
 	did rratelimiter.Repaired, before *survey.Survey, refused string, err error,
 ) {
@@ -197,8 +202,10 @@ type jsonMended struct {
 }
 
 func mended(s *session, l *connect.Limiter, did rratelimiter.Repaired, yes bool, refused string) jsonMended {
-	return jsonMended{render.NameOf(l.Name()), l.Of, did.Changed, !yes, did.Fault, did.Was, did.Free, did.Records, did.Permits,
-		did.Blocked.Milliseconds(), refused}
+	return jsonMended{
+		render.NameOf(l.Name()), l.Of, did.Changed, !yes, did.Fault, did.Was, did.Free, did.Records, did.Permits,
+		did.Blocked.Milliseconds(), refused,
+	}
 }
 
 // explainForeign adds, to a WRONGTYPE error, the keys of a limiter that another program uses.

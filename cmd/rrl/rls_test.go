@@ -15,7 +15,8 @@ func TestRlsPrintsWhereItListens(t *testing.T) {
 	code, out, errs := rrlBeside(t.Context(), func(ctx context.Context, out *tape) {
 		out.await(ctx, "grpc://127.0.0.1:")
 	}, "rls", "--redis", s.s.URL(), "--rules", "../../httplimit/rules/testdata/envoy.yaml", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
-	if code != 0 || errs != "" || !strings.HasPrefix(out, "http://127.0.0.1:") || !strings.Contains(out, "/metrics\ngrpc://127.0.0.1:") {
+	if code != 0 || errs != "" || !strings.HasPrefix(out, "http://127.0.0.1:") ||
+		!strings.Contains(out, "/metrics\ngrpc://127.0.0.1:") {
 		t.Errorf("%d, %s, %s", code, out, errs)
 	}
 }

@@ -113,7 +113,8 @@ func (s *session) agreeToRemove(ctx context.Context, r *removal) (bool, error) {
 	return true, nil
 }
 
-// removal returns what is to be removed of a limiter; nil if there is nothing. It fails if another program uses the key.
+// removal returns what is to be removed of a limiter; nil if there is nothing. It fails if another
+// program uses the key.
 func (s *session) removal(ctx context.Context, name string) (*removal, error) {
 	l := s.Limiter(name, "")
 	there, err := l.Exists(ctx)
@@ -166,7 +167,8 @@ func (s *session) listRemoval(r *removal) error {
 	return nil
 }
 
-// remove removes a limiter, and reports whether there was one. It does not change keys of another program.
+// remove removes a limiter, and reports whether there was one. It does not change keys of another
+// program.
 func (s *session) remove(ctx context.Context, r *removal) (bool, error) {
 	gone, err := manage.Remove(ctx, s.Server, r.name, r.clients)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 )
 
-// root.go has the root command: the parts that all subcommands share, and error handling. A subcommand is one file with
-// a constructor, listed in newRoot.
+// root.go has the root command: the parts that all subcommands share, and error handling. A
+// subcommand is one file with a constructor, listed in newRoot.
 
 // An exit is an error with its own exit code. Without a wrapped error, nothing is printed.
 type exit struct {
@@ -32,8 +32,9 @@ func (e exit) Error() string {
 
 func (e exit) Unwrap() error { return e.err }
 
-// run is the whole program with its environment as arguments, and returns the exit code: 0, or 1 after an error without
-// its own code. After a signal it prints nothing, and the process ends by that signal.
+// run is the whole program with its environment as arguments, and returns the exit code: 0, or 1
+// after an error without its own code. After a signal it prints nothing, and the process ends by
+// that signal.
 func run(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -96,12 +97,16 @@ found differences. acquire has 124 and more: see rrl acquire --help.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		text := err.Error()
 		if parts := negative.FindStringSubmatch(text); parts != nil {
-			text = fmt.Sprintf(`%s is neither a number of permits nor a rate; a name that begins with - is --quoted '"%s"'`, parts[1], parts[1])
+			text = fmt.Sprintf(
+				`%s is neither a number of permits nor a rate; a name that begins with - is --quoted '"%s"'`,
+				parts[1],
+				parts[1],
+			)
 		}
 		return fmt.Errorf("%s; see %s --help", connect.Redacted(text), cmd.CommandPath())
 	})
-	// The flags of commands on a live Redis are known here, too, so that they may stand before the command. The command
-	// itself reads them.
+	// The flags of commands on a live Redis are known here, too, so that they may stand before the
+	// command. The command itself reads them.
 	(&common{}).addFlags(root)
 	root.Flags().SortFlags = false
 	for _, group := range []struct {
@@ -109,8 +114,14 @@ found differences. acquire has 124 and more: see rrl acquire --help.`,
 		commands  []*cobra.Command
 	}{
 		{"look", "Look at limiters:", []*cobra.Command{newLs(), newShow(), newWatch(), newServe(), newExport(), newDoctor()}},
-		{"use", "Set rates, take and give back permits:", []*cobra.Command{newSet(), newApply(), newAcquire(), newRelease(), newCheckRules(), newRls()}},
-		{"tend", "Mend, move and remove:", []*cobra.Command{newRepair(), newReset(), newSnapshot(), newRestore(), newRm(), newGc()}},
+		{
+			"use", "Set rates, take and give back permits:",
+			[]*cobra.Command{newSet(), newApply(), newAcquire(), newRelease(), newCheckRules(), newRls()},
+		},
+		{
+			"tend", "Mend, move and remove:",
+			[]*cobra.Command{newRepair(), newReset(), newSnapshot(), newRestore(), newRm(), newGc()},
+		},
 		{withoutRedis, "Try without a service of your own:", []*cobra.Command{newDemo(), newSimulate()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
@@ -132,7 +143,8 @@ const withoutRedis = "try"
 // negative matches the error for an argument that begins with a minus sign and a digit.
 var negative = regexp.MustCompile(`^unknown shorthand flag: '\d' in (-\S+)$`)
 
-// meant returns the commands that are similar to an unknown one: in a short one, one letter may differ.
+// meant returns the commands that are similar to an unknown one: in a short one, one letter may
+// differ.
 func meant(root *cobra.Command, typed string) []string {
 	root.SuggestionsMinimumDistance = 2
 	if len(typed) < 4 {

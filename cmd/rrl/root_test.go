@@ -31,7 +31,8 @@ func (o *tape) String() string {
 	return o.text.String()
 }
 
-// await waits until the tape has a text, and reports whether it has. It gives up after a minute, or when ctx ends.
+// await waits until the tape has a text, and reports whether it has. It gives up after a minute, or
+// when ctx ends.
 func (o *tape) await(ctx context.Context, text string) bool {
 	for deadline := time.Now().Add(time.Minute); !strings.Contains(o.String(), text); time.Sleep(5 * time.Millisecond) {
 		if ctx.Err() != nil || time.Now().After(deadline) {
@@ -48,9 +49,11 @@ func rrl(ctx context.Context, args ...string) (code int, out, errs string) {
 	return code, o.String(), e.String()
 }
 
-// rrlBeside runs the program with arguments while do runs, and interrupts it when that returns. do's context ends with the
-// program.
-func rrlBeside(ctx context.Context, do func(ctx context.Context, out *tape), args ...string) (code int, out, errs string) {
+// rrlBeside runs the program with arguments while do runs, and interrupts it when that returns.
+// do's context ends with the program.
+func rrlBeside(
+	ctx context.Context, do func(ctx context.Context, out *tape), args ...string,
+) (code int, out, errs string) {
 	ctx, stop := context.WithCancelCause(ctx)
 	var o, e tape
 	done := make(chan struct{})
@@ -84,7 +87,10 @@ func TestCommandLine(t *testing.T) {
 		{"argument", []string{"demo", "x"}, 1, "", "no arguments"},
 		{"rate without interval", []string{"demo", "--rate", "50"}, 1, "", "--rate: rratelimiter: invalid rate"},
 		{"rate of nothing", []string{"demo", "--rate", "0/s"}, 1, "", "--rate 0/s: it refuses every request"},
-		{"simulation of nothing", []string{"simulate", "--trace", "poisson", "--rate", "0/s"}, 1, "", "--rate 0/s: it refuses every request"},
+		{
+			"simulation of nothing", []string{"simulate", "--trace", "poisson", "--rate", "0/s"}, 1, "",
+			"--rate 0/s: it refuses every request",
+		},
 		{"no callers", []string{"demo", "--workers", "0", "--pollers", "0"}, 1, "", "at least one caller"},
 		{"negative workers", []string{"demo", "--workers", "-1"}, 1, "", "at least one caller"},
 		{"no permits", []string{"demo", "--permits", "0"}, 1, "", "must be positive"},
@@ -99,20 +105,22 @@ func TestCommandLine(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			code, out, errs := rrl(t.Context(), c.args...)
-			if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) || (code == 0) != (errs == "") {
+			if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) ||
+				(code == 0) != (errs == "") {
 				t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
 			}
 		})
 	}
 }
 
-// The flags for server and format may stand before the command as well as after it. A command without one of them
-// refuses it.
+// The flags for server and format may stand before the command as well as after it. A command
+// without one of them refuses it.
 func TestFlagsMayStandBeforeTheCommand(t *testing.T) {
 	s := newShop(t, redistest.Embedded(t))
 	s.limiter("orders", "20", "60000", "0")
 	for _, args := range [][]string{
-		{"--json", "--redis", s.s.URL(), "ls"}, {"--json", "--quoted=false", "ls", "--redis", s.s.URL()}, {"ls", "--redis", s.s.URL(), "--json"},
+		{"--json", "--redis", s.s.URL(), "ls"}, {"--json", "--quoted=false", "ls", "--redis", s.s.URL()},
+		{"ls", "--redis", s.s.URL(), "--json"},
 		{"--redis", s.s.URL(), "--json", "--timeout", "1m", "--quoted", "show", `"orders"`},
 	} {
 		code, out, errs := rrl(t.Context(), args...)
@@ -120,7 +128,8 @@ func TestFlagsMayStandBeforeTheCommand(t *testing.T) {
 			t.Errorf("%q: exit code %d, %s%s", args, code, out, errs)
 		}
 	}
-	if code, _, errs := rrl(t.Context(), "--quoted", "demo"); code != 1 || !strings.Contains(errs, "unknown flag: --quoted; see rrl demo --help") {
+	if code, _, errs := rrl(t.Context(), "--quoted", "demo"); code != 1 ||
+		!strings.Contains(errs, "unknown flag: --quoted; see rrl demo --help") {
 		t.Errorf("%d %s", code, errs)
 	}
 }
@@ -131,7 +140,10 @@ func TestVersionNamesTheBuild(t *testing.T) {
 		t.Error(got)
 	}
 	info.Main.Version = ""
-	info.Settings = []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.modified", Value: "true"}}
+	info.Settings = []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "0123456789abcdef"},
+		{Key: "vcs.modified", Value: "true"},
+	}
 	if got := version(info, true); got != "(devel) (commit 0123456789ab, changed since) go1.26.0" {
 		t.Error(got)
 	}

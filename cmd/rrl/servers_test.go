@@ -37,7 +37,8 @@ func TestErrorsOfScripts(t *testing.T) {
 		fails := func(text string) {
 			t.Helper()
 			code, _, errs := s.run("acquire", "orders")
-			if code == 0 || !strings.Contains(errs, text) || strings.Count(errs, "\n") != 1 || strings.Contains(errs, "user_script") ||
+			if code == 0 || !strings.Contains(errs, text) || strings.Count(errs, "\n") != 1 ||
+				strings.Contains(errs, "user_script") ||
 				strings.Contains(errs, "Error running") {
 				t.Errorf("exit code %d, %q, want %q", code, errs, text)
 			}
@@ -54,15 +55,16 @@ func TestErrorsOfScripts(t *testing.T) {
 		fails("the Redis user has no permission for this")
 		s.must(s.rdb.Do(t.Context(), "acl", "setuser", "looker", "+zadd", "-scan").Err())
 		s.limiter("pc", "5", "1000", "1")
-		s.fails(1, "no permission", "set", "pc", "50/s") // it cannot find the clients, so it changes nothing
+		// it cannot find the clients, so it changes nothing
+		s.fails(1, "no permission", "set", "pc", "50/s")
 		if rate := s.rdb.HGet(t.Context(), "pc", "rate").Val(); rate != "5" {
 			t.Errorf("the rate is %s", rate)
 		}
 	})
 }
 
-// TestRefusedCommandsAreThoseOfThePage: as the users in docs/security.md, doctor and snapshot.Take do their work, and the
-// server's ACL log has the commands that the page names, and no others.
+// TestRefusedCommandsAreThoseOfThePage: as the users in docs/security.md, doctor and snapshot.Take
+// do their work, and the server's ACL log has the commands that the page names, and no others.
 func TestRefusedCommandsAreThoseOfThePage(t *testing.T) {
 	page, err := os.ReadFile("../../docs/security.md")
 	if err != nil {

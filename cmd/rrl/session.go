@@ -21,8 +21,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// session.go has what all commands on a live Redis share: the flags for server and client, the limiters that these select,
-// questions and progress.
+// session.go has what all commands on a live Redis share: the flags for server and client, the
+// limiters that these select, questions and progress.
 
 // common has the flags of such a command.
 type common struct {
@@ -39,7 +39,9 @@ password (RRL_PASSWORD or REDISCLI_AUTH), the user (RRL_USER) and the sentinels'
 flag that is not given is taken from there, too: --redis from RRL_REDIS, as rrl --help says.`
 
 // live returns a command that works on a live Redis.
-func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
+func (c *common) live(
+	cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error,
+) *cobra.Command {
 	return c.serving(cmd, func(ctx context.Context, s *session, args []string) (err error) {
 		s.Errs = s.errs
 		if s.Server, err = connect.Open(ctx, s.Flags); err != nil {
@@ -50,8 +52,11 @@ func (c *common) live(cmd *cobra.Command, do func(ctx context.Context, s *sessio
 	})
 }
 
-// serving returns a command that starts also while Redis is away: its session has no server, and it uses connect.Dial.
-func (c *common) serving(cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error) *cobra.Command {
+// serving returns a command that starts also while Redis is away: its session has no server, and it
+// uses connect.Dial.
+func (c *common) serving(
+	cmd *cobra.Command, do func(ctx context.Context, s *session, args []string) error,
+) *cobra.Command {
 	cmd.Long += "\n" + environment
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s, err := c.begin()
@@ -79,11 +84,17 @@ func (c *common) addFlags(cmd *cobra.Command) {
 	c.flags = f
 	if c.whose {
 		f.StringVar(&c.client, "client", "", "`id` of one client of a PER_CLIENT limiter, or the word all")
-		cmd.RegisterFlagCompletionFunc("client", c.completeClient) // fails only if it is registered already
+		// fails only if it is registered already
+		cmd.RegisterFlagCompletionFunc("client", c.completeClient)
 	}
 	f.BoolVar(&c.json, "json", false, "write one JSON object a line")
 	f.BoolVar(&c.quoted, "quoted", false, `read names, and ids of clients, in double quotes with escapes: "a\x00b"`)
-	f.StringVar(&c.Address, "redis", "", "`address` of Redis: host:6379, redis://host:6379/0, rediss:// for TLS, unix:///socket, redis+cluster://host:6379, redis+sentinel://host:26379/master")
+	f.StringVar(
+		&c.Address,
+		"redis",
+		"",
+		"`address` of Redis: host:6379, redis://host:6379/0, rediss:// for TLS, unix:///socket, redis+cluster://host:6379, redis+sentinel://host:26379/master",
+	)
 	f.StringVar(&c.CA, "ca", "", "`file` with the CA certificates for the server's certificate (PEM)")
 	f.StringVar(&c.Cert, "cert", "", "`file` with the client certificate (PEM)")
 	f.StringVar(&c.Key, "key", "", "`file` with the key of --cert (PEM)")
@@ -146,8 +157,8 @@ func (c *common) clientID() (string, error) {
 	return id, nil
 }
 
-// states returns the limiters to work on for one name: one for a shared state; of a PER_CLIENT limiter one for each
-// selected client. "--client all" selects a shared state, too.
+// states returns the limiters to work on for one name: one for a shared state; of a PER_CLIENT
+// limiter one for each selected client. "--client all" selects a shared state, too.
 func (s *session) states(ctx context.Context, name string) ([]*connect.Limiter, error) {
 	shared := s.Limiter(name, "")
 	rate, err := shared.Config(ctx)
@@ -161,7 +172,9 @@ func (s *session) states(ctx context.Context, name string) ([]*connect.Limiter, 
 	case rate.Type != rratelimiter.PerClient:
 		return []*connect.Limiter{shared}, nil
 	case s.client == "":
-		return nil, fmt.Errorf("%s is a PER_CLIENT limiter: select a client by --client ID, or all by --client all", render.Printable(name))
+		return nil, fmt.Errorf(
+			"%s is a PER_CLIENT limiter: select a client by --client ID, or all by --client all", render.Printable(name),
+		)
 	case s.client != survey.Everyone:
 		return []*connect.Limiter{s.Limiter(name, s.client)}, nil
 	}
@@ -173,7 +186,8 @@ func (s *session) states(ctx context.Context, name string) ([]*connect.Limiter, 
 	return all, err
 }
 
-// agree asks for confirmation before an operation that can't be undone. Without a terminal, --yes is required.
+// agree asks for confirmation before an operation that can't be undone. Without a terminal, --yes
+// is required.
 func (s *session) agree(ctx context.Context, question string) error {
 	if !terminal(s.in) {
 		return errors.New("there is no terminal to ask for confirmation: use --yes")

@@ -67,7 +67,9 @@ func (s shop) fails(code int, part string, args ...string) {
 	s.t.Helper()
 	got, out, errs := s.run(args...)
 	if got != code || !strings.Contains(errs, part) || strings.Count(errs, "\n") != 1 {
-		s.t.Errorf("rrl %q: exit code %d, want %d; errors %q, want %q in one line; output %q", args, got, code, errs, part, out)
+		s.t.Errorf(
+			"rrl %q: exit code %d, want %d; errors %q, want %q in one line; output %q", args, got, code, errs, part, out,
+		)
 	}
 }
 
@@ -97,7 +99,8 @@ func (s shop) limiter(name string, fields ...string) {
 	rrltest.Limiter(s.t, s.rdb, name, fields...)
 }
 
-// state writes free permits and records into the keys of a client: each record is ms from now, and a member.
+// state writes free permits and records into the keys of a client: each record is ms from now, and
+// a member.
 func (s shop) state(name, client, value string, records ...any) {
 	s.t.Helper()
 	rrltest.State(s.t, s.rdb, name, client, value, records...)

@@ -133,22 +133,24 @@ type jsonView struct {
 	LiveRecords    int               `json:"live_records"`
 	ExpiredRecords int               `json:"expired_records"`
 	ExpiredPermits int64             `json:"expired_permits"`
-	AheadRecords   int               `json:"ahead_records"` // of Go clients that may hold unused permits of leases
-	AheadPermits   int64             `json:"ahead_permits"`
-	FutureRecords  int               `json:"future_records"`
-	FuturePermits  int64             `json:"future_permits"`
-	Oldest         *time.Time        `json:"oldest,omitempty"` // of live records
-	Newest         *time.Time        `json:"newest,omitempty"`
-	ServerTime     time.Time         `json:"server_time"`
-	TTLMs          int64             `json:"ttl_ms"` // 0: no TTL
-	StateTTLMs     int64             `json:"state_ttl_ms"`
-	Consistent     bool              `json:"consistent"`
-	Drift          int64             `json:"drift"`    // free permits plus all records minus the rate
-	OneStep        bool              `json:"one_step"` // everything was read at one instant
-	Writers        []jsonWriter      `json:"writers"`
-	Formats        []jsonFormat      `json:"formats"`
-	Guess          string            `json:"redisson_guess,omitempty"`
-	Axis           []int64           `json:"axis"` // live permits by time of grant, oldest first, an interval in all
+	// of Go clients that may hold unused permits of leases
+	AheadRecords  int          `json:"ahead_records"`
+	AheadPermits  int64        `json:"ahead_permits"`
+	FutureRecords int          `json:"future_records"`
+	FuturePermits int64        `json:"future_permits"`
+	Oldest        *time.Time   `json:"oldest,omitempty"` // of live records
+	Newest        *time.Time   `json:"newest,omitempty"`
+	ServerTime    time.Time    `json:"server_time"`
+	TTLMs         int64        `json:"ttl_ms"` // 0: no TTL
+	StateTTLMs    int64        `json:"state_ttl_ms"`
+	Consistent    bool         `json:"consistent"`
+	Drift         int64        `json:"drift"`    // free permits plus all records minus the rate
+	OneStep       bool         `json:"one_step"` // everything was read at one instant
+	Writers       []jsonWriter `json:"writers"`
+	Formats       []jsonFormat `json:"formats"`
+	Guess         string       `json:"redisson_guess,omitempty"`
+	// live permits by time of grant, oldest first, an interval in all
+	Axis []int64 `json:"axis"`
 }
 
 type jsonWriter struct {
@@ -167,7 +169,8 @@ func viewOf(v *survey.Survey) jsonView {
 	j := jsonView{
 		JSONName: render.NameOf(v.Name), Client: v.Client, Fields: v.Fields, Available: v.Available, Used: v.Live.Permits,
 		LiveRecords: v.Live.Records, ExpiredRecords: v.Expired.Records, ExpiredPermits: v.Expired.Permits,
-		AheadRecords: v.Open.Records, AheadPermits: v.Open.Permits, FutureRecords: v.Future.Records, FuturePermits: v.Future.Permits, ServerTime: v.At.UTC(),
+		AheadRecords: v.Open.Records, AheadPermits: v.Open.Permits, FutureRecords: v.Future.Records,
+		FuturePermits: v.Future.Permits, ServerTime: v.At.UTC(),
 		TTLMs: v.Keys[0].TTL.Milliseconds(), StateTTLMs: v.Keys[1].TTL.Milliseconds(),
 		Consistent: v.Fault == nil && v.Consistent(), Drift: v.Drift, OneStep: v.OneStep, Axis: v.Bins, Guess: v.Guess(),
 		Writers: []jsonWriter{}, Formats: []jsonFormat{},
@@ -231,8 +234,10 @@ func (s *session) describe(v *survey.Survey) {
 			line("", "%s = %s", render.Printable(name), render.Printable(v.Fields[name]))
 		}
 		if records := v.Live.Records + v.Expired.Records; v.Value != "" || records > 0 {
-			line("state", "%s stored as free, %s in %s", render.Printable(v.Value), render.Number(v.Live.Permits+v.Expired.Permits, "permit"),
-				render.Number(int64(records), "record"))
+			line(
+				"state", "%s stored as free, %s in %s", render.Printable(v.Value),
+				render.Number(v.Live.Permits+v.Expired.Permits, "permit"), render.Number(int64(records), "record"),
+			)
 		}
 		return
 	}
@@ -254,7 +259,9 @@ func (s *session) describe(v *survey.Survey) {
 	if v.RetryAfter != nil && *v.RetryAfter > 0 {
 		line("", "the next permit is free in %s", render.Lasting(*v.RetryAfter))
 	}
-	line("in use", "%s in %s", render.Number(v.Live.Permits, "permit"), render.Number(int64(v.Live.Records), "live record"))
+	line(
+		"in use", "%s in %s", render.Number(v.Live.Permits, "permit"), render.Number(int64(v.Live.Records), "live record"),
+	)
 	if v.Live.Records > 0 {
 		line("", "granted from %s to %s", render.Ago(v.Oldest, v.At), render.Ago(v.Newest, v.At))
 		line("by time", "%s", render.Sparks(v.Bins))
@@ -297,8 +304,10 @@ func (s *session) describe(v *survey.Survey) {
 			render.Number(v.Expired.Permits, "permit"), render.Number(int64(v.Expired.Records), "record"))
 	}
 	if v.Future.Records > 0 {
-		line("future", "%s", s.Paint(render.Warm, fmt.Sprintf("%s in %s, the last one dated %s: a clock is wrong",
-			render.Number(v.Future.Permits, "permit"), render.Number(int64(v.Future.Records), "record"), render.Ago(v.Farthest, v.At))))
+		line("future", "%s", s.Paint(render.Warm, fmt.Sprintf(
+			"%s in %s, the last one dated %s: a clock is wrong", render.Number(v.Future.Permits, "permit"),
+			render.Number(int64(v.Future.Records), "record"), render.Ago(v.Farthest, v.At),
+		)))
 	}
 	switch {
 	case v.Consistent() && v.Keys[1].Type == "none":
@@ -307,7 +316,9 @@ func (s *session) describe(v *survey.Survey) {
 		line("adds up", "%s", s.Paint(render.Good, fmt.Sprintf("yes: %s stored as free + %s in records = %s",
 			render.Thousands(v.Free), render.Thousands(v.Live.Permits+v.Expired.Permits), render.Thousands(v.Rate.Permits))))
 	case !v.OneStep:
-		line("adds up", "unknown: the records were read in several steps; rrl doctor checks up to 100,000 records in one step")
+		line(
+			"adds up", "unknown: the records were read in several steps; rrl doctor checks up to 100,000 records in one step",
+		)
 	default:
 		line("adds up", "%s", s.Paint(render.Bad, "NO: "+doctor.WrongSum(v)))
 		line("", "rrl doctor %s says what to do", render.ShellName(v.Name))
@@ -373,7 +384,10 @@ func (s *session) showClients(ctx context.Context, shared *connect.Limiter, rate
 		return unusable(config)
 	}
 	s.Say("")
-	t := render.Table{Right: map[int]bool{1: true, 2: true}, Drop: []int{2, 4}, Rows: [][]string{{"CLIENT", "FREE", "RECORDS", "LAST USE", "TTL", "ADDS UP"}}}
+	t := render.Table{
+		Right: map[int]bool{1: true, 2: true}, Drop: []int{2, 4},
+		Rows: [][]string{{"CLIENT", "FREE", "RECORDS", "LAST USE", "TTL", "ADDS UP"}},
+	}
 	for _, v := range views {
 		last, sum := "-", "yes"
 		if v.Live.Records > 0 {

@@ -24,8 +24,11 @@ var times = regexp.MustCompile(`\b\d+(\.\d+)?(ms|s)\b ago`)
 func TestShowTellsAllAboutALimiter(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("orders", "20", "60000", "0", "keepAliveTime", "0")
-		s.state("orders", "", "7", -60500, rrltest.JavaRecord(rratelimiter.Redisson321, 1), -50000, rrltest.GoRecord("abc", 2), -30000, rrltest.GoRecord("abc", 3),
-			-100, rrltest.GoRecord("xyz", 4), -200, rrltest.Record(rratelimiter.Redisson321, "fedcba9876543210", 3))
+		s.state(
+			"orders", "", "7", -60500, rrltest.JavaRecord(rratelimiter.Redisson321, 1), -50000, rrltest.GoRecord("abc", 2),
+			-30000, rrltest.GoRecord("abc", 3), -100, rrltest.GoRecord("xyz", 4), -200,
+			rrltest.Record(rratelimiter.Redisson321, "fedcba9876543210", 3),
+		)
 		got := times.ReplaceAllString(s.ok("show", "orders"), "AGO")
 		want := `orders
 rate        20/m, OVERALL
@@ -49,8 +52,10 @@ adds up     yes: 7 stored as free + 13 in records = 20
 `)
 		one := objects(t, s.ok("show", "orders", "--json"))[0]
 		for field, want := range map[string]any{
-			"name": "orders", "rate": "20/m", "permits": 20., "interval_ms": 60000., "type": "OVERALL", "value": "7", "available": 8.,
-			"used": 12., "live_records": 4., "expired_records": 1., "expired_permits": 1., "future_records": 0., "ttl_ms": 0.,
+			"name": "orders", "rate": "20/m", "permits": 20., "interval_ms": 60000., "type": "OVERALL", "value": "7",
+			"available": 8.,
+			"used":      12., "live_records": 4., "expired_records": 1., "expired_permits": 1., "future_records": 0.,
+			"ttl_ms":     0.,
 			"consistent": true, "drift": 0., "one_step": true,
 		} {
 			if one[field] != want {
@@ -74,7 +79,8 @@ func TestShowTellsWhenAPermitIsFree(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("orders", "5", "60000", "0")
 		s.state("orders", "", "1", -20000, rrltest.GoRecord("abc", 4))
-		if one := objects(t, s.ok("show", "orders", "--json"))[0]; one["retry_after_ms"] != 0. || strings.Contains(s.ok("show", "orders"), "the next permit") {
+		if one := objects(t, s.ok("show", "orders", "--json"))[0]; one["retry_after_ms"] != 0. ||
+			strings.Contains(s.ok("show", "orders"), "the next permit") {
 			t.Errorf("while one is free: %v", one)
 		}
 		s.limiter("mails", "4", "3600000", "0")
@@ -83,7 +89,8 @@ func TestShowTellsWhenAPermitIsFree(t *testing.T) {
 		if wait > 3_000_000 || wait < 2_900_000 {
 			t.Errorf("in %v ms, not in 50 minutes", wait)
 		}
-		if text := s.ok("show", "mails"); !regexp.MustCompile(`\n {12}the next permit is free in (50m|49m\d+s)\n`).MatchString(text) {
+		if text := s.ok("show", "mails"); !regexp.MustCompile(`\n {12}the next permit is free in (50m|49m\d+s)\n`).
+			MatchString(text) {
 			t.Errorf("it shows\n%s", text)
 		}
 		s.limiter("off", "0", "60000", "0")
@@ -93,7 +100,8 @@ func TestShowTellsWhenAPermitIsFree(t *testing.T) {
 	})
 }
 
-// On a narrow terminal no chart and no table is wrapped, which would break them. The text of show may be.
+// On a narrow terminal no chart and no table is wrapped, which would break them. The text of show
+// may be.
 func TestANarrowTerminal(t *testing.T) {
 	s := shop{t: t, s: redistest.Embedded(t)}
 	s.rdb = s.s.Client()
@@ -140,14 +148,21 @@ func TestShowMarksWhatMayBeALease(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		bucket := func(id string, permits byte) string { return "\x0c" + id + string([]byte{permits, 0, 0, 0}) }
 		s.limiter("orders", "100", "60000", "0")
-		s.state("orders", "", "60", 5000, bucket("Goabc\x28\x00\x00\x00123", 10), 5000, bucket("Goxyz\x28\x00\x00\x00123", 20),
-			-100, bucket("Goabc\x28\x00\x00\x00124", 4), 900, rrltest.GoRecord("abc", 3), 900, rrltest.JavaRecord(rratelimiter.Redisson317, 3))
-		contains(t, s.ok("show", "orders"), "ahead       30 permits in 2 records of Go clients, dated up to ", "some of them may be unused")
+		s.state(
+			"orders", "", "60", 5000, bucket("Goabc\x28\x00\x00\x00123", 10), 5000, bucket("Goxyz\x28\x00\x00\x00123", 20), -100,
+			bucket("Goabc\x28\x00\x00\x00124", 4), 900, rrltest.GoRecord("abc", 3), 900,
+			rrltest.JavaRecord(rratelimiter.Redisson317, 3),
+		)
+		contains(
+			t, s.ok("show", "orders"), "ahead       30 permits in 2 records of Go clients, dated up to ",
+			"some of them may be unused",
+		)
 		one := objects(t, s.ok("show", "orders", "--json"))[0]
 		if one["ahead_records"] != 2. || one["ahead_permits"] != 30. || one["future_records"] != 0. || one["used"] != 40. {
 			t.Errorf("%v", one)
 		}
-		l := rrltest.Client(s.rdb).RateLimiter("leased", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(6*time.Second))
+		l := rrltest.Client(s.rdb).
+			RateLimiter("leased", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(6*time.Second))
 		if ok, err := l.TryAcquire(t.Context(), 10); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
@@ -161,13 +176,20 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("drift", "10", "60000", "0")
 		s.state("drift", "", "4", -100, rrltest.GoRecord("abc", 2))
-		contains(t, s.ok("show", "drift"), "adds up     NO: 4 stored as free + 2 in records is 4 less than 10", "rrl doctor drift says what to do")
+		contains(
+			t, s.ok("show", "drift"), "adds up     NO: 4 stored as free + 2 in records is 4 less than 10",
+			"rrl doctor drift says what to do",
+		)
 		s.limiter("future", "10", "60000", "0")
 		s.state("future", "", "8", 3_615_000, rrltest.GoRecord("abc", 2))
-		contains(t, s.ok("show", "future"), "granted from 1h ahead to 1h ahead", "future      2 permits in 1 record, the last one dated 1h ahead: a clock is wrong")
+		contains(
+			t, s.ok("show", "future"), "granted from 1h ahead to 1h ahead",
+			"future      2 permits in 1 record, the last one dated 1h ahead: a clock is wrong",
+		)
 		s.limiter("far", "10", "60000", "0")
 		s.state("far", "", "8")
-		s.must(s.rdb.ZAdd(t.Context(), "{far}:permits", redis.Z{Score: 1.78e15, Member: rrltest.GoRecord("abc", 2)}).Err()) // µs
+		// µs
+		s.must(s.rdb.ZAdd(t.Context(), "{far}:permits", redis.Z{Score: 1.78e15, Member: rrltest.GoRecord("abc", 2)}).Err())
 		for _, args := range [][]string{{"show", "far", "--json"}, {"ls", "far", "--json"}} {
 			if one := objects(t, s.ok(args...))[0]; one["newest"] != "9999-12-31T23:59:59.999999Z" {
 				t.Errorf("%q of a record far ahead: %v", args, one)
@@ -177,14 +199,21 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 		s.state("value", "", "ten", -100, rrltest.GoRecord("abc", 2))
 		contains(t, s.ok("show", "value"), `adds up     NO: the free permits are stored as "ten", no whole number`, "8 of 10")
 		s.limiter("broken", "ten", "60000", "0")
-		contains(t, s.unusable("show", "broken"), "none that can be used: its rate is no whole number\n            interval = 60000\n            rate = ten\n            type = 0\n")
+		contains(
+			t, s.unusable("show", "broken"),
+			"none that can be used: its rate is no whole number\n            interval = 60000\n            rate = ten\n            type = 0\n",
+		)
 		s.must(s.rdb.RPush(t.Context(), "{wrong}:permits", "x").Err())
 		s.limiter("wrong", "10", "60000", "0")
-		contains(t, s.unusable("show", "wrong"), "WRONG       \"{wrong}:permits\" is a list, not a zset: no call works\nrate        10/m, OVERALL\n")
+		contains(
+			t, s.unusable("show", "wrong"),
+			"WRONG       \"{wrong}:permits\" is a list, not a zset: no call works\nrate        10/m, OVERALL\n",
+		)
 		if text := s.unusable("show", "wrong"); strings.Contains(text, "adds up") {
 			t.Errorf("where a key is another program's it shows\n%s", text)
 		}
-		if one := objects(t, s.unusable("show", "wrong", "--json"))[0]; one["consistent"] != false || one["fault"] != `"{wrong}:permits" is a list, not a zset` {
+		if one := objects(t, s.unusable("show", "wrong", "--json"))[0]; one["consistent"] != false ||
+			one["fault"] != `"{wrong}:permits" is a list, not a zset` {
 			t.Errorf("where a key is another program's it shows %v", one)
 		}
 		s.fails(1, "there is no limiter nothing; rrl ls lists", "show", "nothing")
@@ -192,7 +221,8 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 	})
 }
 
-// A rate of 0, times that a time.Duration does not hold, and the record of a request for -1 permits by Redisson.
+// A rate of 0, times that a time.Duration does not hold, and the record of a request for -1 permits
+// by Redisson.
 func TestShowExplainsOddNumbers(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		if text := s.ok("set", "zero", "0/m"); text != "zero: 0/m, new\n" {
@@ -200,14 +230,17 @@ func TestShowExplainsOddNumbers(t *testing.T) {
 		}
 		contains(t, s.ok("show", "zero"), "rate        0/m, OVERALL: every request is refused\n", "0 of 0")
 		contains(t, s.ok("ls", "zero"), "0/m")
-		if one := objects(t, s.ok("watch", "zero", "--for", "1s", "--json"))[0]; one["rate"] != "0/m" || one["available"] != 0. {
+		if one := objects(t, s.ok("watch", "zero", "--for", "1s", "--json"))[0]; one["rate"] != "0/m" ||
+			one["available"] != 0. {
 			t.Errorf("watch: %v", one)
 		}
 		s.limiter("long", "10", "9223372036854775807", "0", "keepAliveTime", "1000000000000000000")
 		s.state("long", "", "7", -100, rrltest.GoRecord("abc", 3))
-		contains(t, s.ok("show", "long"), "10/2562047h47m16.854s keep-alive 2562047h47m16.854s, OVERALL\n",
-			"the interval is longer than that: 9223372036854775807 ms\n", "the keep-alive is longer than that: 1000000000000000000 ms\n",
-			"7 of 10", "adds up     yes: 7")
+		contains(
+			t, s.ok("show", "long"), "10/2562047h47m16.854s keep-alive 2562047h47m16.854s, OVERALL\n",
+			"the interval is longer than that: 9223372036854775807 ms\n",
+			"the keep-alive is longer than that: 1000000000000000000 ms\n", "7 of 10", "adds up     yes: 7",
+		)
 		s.limiter("longest", "10", "9223372036854", "0")
 		if text := s.ok("show", "longest"); strings.Contains(text, "longer") {
 			t.Error(text)
@@ -219,7 +252,8 @@ func TestShowExplainsOddNumbers(t *testing.T) {
 			state, err := rrltest.Client(s.rdb).RateLimiter(name).State(t.Context())
 			s.must(err)
 			one := objects(t, s.ok("show", name, "--json"))[0]
-			if one["used"] != float64(state.Used) || one["available"] != float64(state.Available) || one["consistent"] != state.Consistent {
+			if one["used"] != float64(state.Used) || one["available"] != float64(state.Available) ||
+				one["consistent"] != state.Consistent {
 				t.Errorf("%s: %v, and by State %+v", name, one, state)
 			}
 			if value != "" {
@@ -229,8 +263,8 @@ func TestShowExplainsOddNumbers(t *testing.T) {
 	})
 }
 
-// Records of real releases of Redisson (testdata) are distinguished as far as they differ, and doctor has no findings
-// for them.
+// Records of real releases of Redisson (testdata) are distinguished as far as they differ, and
+// doctor has no findings for them.
 func TestShowGuessesTheRedisson(t *testing.T) {
 	files, err := filepath.Glob("../../testdata/*/part.msgpack")
 	if err != nil || len(files) < 11 {
@@ -277,7 +311,13 @@ func TestShowReadsManyRecordsPageByPage(t *testing.T) {
 	s.limiter("many", "10000", "3600000", "0")
 	var all []redis.Z
 	for i := range 2500 {
-		all = append(all, redis.Z{Score: float64(rrltest.Now(t, s.rdb) - int64(i/7)), Member: rrltest.Record(rratelimiter.Redisson317, fmt.Sprintf("%08d", i), 2)})
+		all = append(
+			all,
+			redis.Z{
+				Score:  float64(rrltest.Now(t, s.rdb) - int64(i/7)),
+				Member: rrltest.Record(rratelimiter.Redisson317, fmt.Sprintf("%08d", i), 2),
+			},
+		)
 	}
 	s.must(s.rdb.ZAdd(t.Context(), "{many}:permits", all...).Err())
 	s.state("many", "", "5000")
@@ -287,7 +327,8 @@ func TestShowReadsManyRecordsPageByPage(t *testing.T) {
 	}
 }
 
-// A part of a configuration is a broken limiter, if nothing else is in the hash; it is found even without any state.
+// A part of a configuration is a broken limiter, if nothing else is in the hash; it is found even
+// without any state.
 func TestBrokenConfigurationsAreFound(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.must(s.rdb.HSet(t.Context(), "half", "rate", "10", "interval", "1000").Err())
@@ -306,7 +347,8 @@ func TestBrokenConfigurationsAreFound(t *testing.T) {
 				found = append(found, fmt.Sprint(f["code"], " ", f["limiter"].(map[string]any)["name"], " ", f["advice"]))
 			}
 		}
-		if want := []string{"broken-config half rrl set half RATE", "broken-config kept rrl set kept RATE"}; code != 1 || !slices.Equal(found, want) {
+		if want := []string{"broken-config half rrl set half RATE", "broken-config kept rrl set kept RATE"}; code != 1 ||
+			!slices.Equal(found, want) {
 			t.Errorf("exit code %d, doctor says %q", code, found)
 		}
 		s.fails(1, "the key mine belongs to another program", "rm", "mine", "--yes")
@@ -328,18 +370,28 @@ func TestShowCountsRecordsOfABrokenConfiguration(t *testing.T) {
 		} {
 			s.must(s.rdb.FlushDB(t.Context()).Err())
 			s.limiter("x", c.fields...)
-			s.state("x", "", "7", -100, rrltest.GoRecord("abc", 3), -200, rrltest.GoRecord("abd", 2), -90_000, rrltest.GoRecord("abe", 1))
-			contains(t, s.unusable("show", "x"), "none that can be used", "state       7 stored as free, 6 permits in 3 records\n")
-			if one := objects(t, s.unusable("show", "x", "--json"))[0]; one["live_records"] != c.live || one["expired_records"] != c.expired {
+			s.state(
+				"x", "", "7", -100, rrltest.GoRecord("abc", 3), -200, rrltest.GoRecord("abd", 2), -90_000,
+				rrltest.GoRecord("abe", 1),
+			)
+			contains(
+				t, s.unusable("show", "x"), "none that can be used", "state       7 stored as free, 6 permits in 3 records\n",
+			)
+			if one := objects(t, s.unusable("show", "x", "--json"))[0]; one["live_records"] != c.live ||
+				one["expired_records"] != c.expired {
 				t.Errorf("with %q it says %v", c.fields, one)
 			}
 		}
 		s.must(s.rdb.FlushDB(t.Context()).Err())
 		s.limiter("x", "ten", "60000", "1")
 		s.state("x", "one", "7", -100, rrltest.GoRecord("abc", 3))
-		if text := s.unusable("show", "x"); !regexp.MustCompile(`(?m)^one +\? +1 .* \?$`).MatchString(text) || !strings.Contains(text, "none that can be used") {
+		if text := s.unusable("show", "x"); !regexp.MustCompile(`(?m)^one +\? +1 .* \?$`).MatchString(text) ||
+			!strings.Contains(text, "none that can be used") {
 			t.Errorf("of a PER_CLIENT limiter it shows\n%s", text)
 		}
-		contains(t, s.unusable("show", "x", "--client", "one"), "client      one", "state       7 stored as free, 3 permits in 1 record\n")
+		contains(
+			t, s.unusable("show", "x", "--client", "one"), "client      one",
+			"state       7 stored as free, 3 permits in 1 record\n",
+		)
 	})
 }

@@ -23,7 +23,10 @@ memory of its keys in Redis, and the calls and commands for each permit.
 
 Built-in traces, each with its own limit:
 ` + simulate.Traces() + `
-Patterns, which --rate, --for and --load shape: ` + strings.Join(simulate.Patterns(), ", ") + `.
+Patterns, which --rate, --for and --load shape: ` + strings.Join(
+			simulate.Patterns(),
+			", ",
+		) + `.
 
 Any other trace is a file, or - for standard input: a log or CSV with a timestamp at the beginning of each line, or in
 brackets as web servers write it. Its limit is --rate.
@@ -45,11 +48,21 @@ Algorithms:
 	flags.DurationVar(&o.Length, "for", 10*time.Second, "length of a pattern")
 	flags.Float64Var(&o.Load, "load", 1.5, "permits that a pattern requests, as a multiple of the rate")
 	flags.Int64Var(&o.Seed, "seed", 1, "seed of the poisson pattern")
-	flags.IntVar(&o.Permits, "permits-column", 0, "column of a file, counted from 1, with the permits of each request; 0: one permit each")
+	flags.IntVar(
+		&o.Permits, "permits-column", 0,
+		"column of a file, counted from 1, with the permits of each request; 0: one permit each",
+	)
 	flags.BoolVar(&o.JSON, "json", false, "JSON instead of a table")
 	flags.StringSliceVarP(&o.Out, "out", "o", nil, "also write these files: .png, .svg or .json")
-	flags.StringVar(&o.Docs, "docs", "", "update the tables of all built-in traces in this page of Markdown, and the charts beside it")
-	flags.StringVar(&o.Address, "redis", "", "measure the memory of keys by MEMORY USAGE on this server: host:port, or redis://[user:password@]host:port[/db]")
+	flags.StringVar(
+		&o.Docs, "docs", "", "update the tables of all built-in traces in this page of Markdown, and the charts beside it",
+	)
+	flags.StringVar(
+		&o.Address,
+		"redis",
+		"",
+		"measure the memory of keys by MEMORY USAGE on this server: host:port, or redis://[user:password@]host:port[/db]",
+	)
 	flags.SortFlags = false
 	return cmd
 }

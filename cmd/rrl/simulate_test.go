@@ -42,7 +42,8 @@ func TestSimulateWritesWhatItIsAsked(t *testing.T) {
 	if decoded, err := png.Decode(picture); err != nil || decoded.Bounds().Dx() < 1000 {
 		t.Error(err)
 	}
-	if svg := content(t, file("a.svg")); !bytes.Contains(svg, []byte("</svg>")) || !bytes.Contains(svg, []byte("rratelimiter")) {
+	if svg := content(t, file("a.svg")); !bytes.Contains(svg, []byte("</svg>")) ||
+		!bytes.Contains(svg, []byte("rratelimiter")) {
 		t.Error("the picture is none")
 	}
 	text := content(t, file("a.json"))
@@ -62,8 +63,10 @@ func TestSimulateWritesWhatItIsAsked(t *testing.T) {
 
 func TestSimulateReadsStandardInput(t *testing.T) {
 	var out, errs tape
-	code := run(t.Context(), []string{"simulate", "--trace", "-", "--rate", "1/s", "--algorithms", "sliding-log", "--json"},
-		strings.NewReader("0.1\n0.2\n1.1\n"), &out, &errs)
+	code := run(
+		t.Context(), []string{"simulate", "--trace", "-", "--rate", "1/s", "--algorithms", "sliding-log", "--json"},
+		strings.NewReader("0.1\n0.2\n1.1\n"), &out, &errs,
+	)
 	var s simulated
 	if err := json.Unmarshal([]byte(out.String()), &s); code != 0 || err != nil || s.Outcomes[0].Granted != 2 {
 		t.Error(code, err, out.String(), errs.String())
@@ -119,7 +122,9 @@ type simulated struct {
 
 // A pattern may move a request to a later time; it is shown all the same.
 func TestSimulateShowsAllRequests(t *testing.T) {
-	code, out, errs := rrl(t.Context(), "simulate", "--trace", "edge", "--rate", "100/m", "--algorithms", "rratelimiter", "--json")
+	code, out, errs := rrl(
+		t.Context(), "simulate", "--trace", "edge", "--rate", "100/m", "--algorithms", "rratelimiter", "--json",
+	)
 	if code != 0 {
 		t.Fatalf("%d, %s", code, errs)
 	}

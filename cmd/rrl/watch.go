@@ -17,7 +17,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/survey"
 )
 
-// watch.go is the subcommand watch: live limiters on a terminal; without a terminal, a line a second.
+// watch.go is the subcommand watch: live limiters on a terminal; without a terminal, a line a
+// second.
 
 func newWatch() *cobra.Command {
 	c := &common{whose: true}
@@ -91,23 +92,26 @@ func (s *session) watch(ctx context.Context, args []string, length time.Duration
 type jsonSecond struct {
 	render.JSONName
 	*render.JSONRate
-	Client      string           `json:"client,omitempty"`
-	At          time.Time        `json:"at"`              // end of the second, by the server's clock
-	Fault       string           `json:"fault,omitempty"` // why the rate can't be used
-	Error       string           `json:"error,omitempty"` // why the poll failed
-	Available   int64            `json:"available"`
-	Used        int64            `json:"used"`
-	LiveRecords int              `json:"live_records"`
-	Granted     *int64           `json:"granted"`    // in the second; null: it was not seen
-	GrantedBy   map[string]int64 `json:"granted_by"` // by the tag of the Go client; "java" for Java or unknown
-	TTLMs       int64            `json:"ttl_ms"`
-	Consistent  bool             `json:"consistent"`
-	Partial     bool             `json:"partial,omitempty"` // some grants were not read
+	Client      string    `json:"client,omitempty"`
+	At          time.Time `json:"at"`              // end of the second, by the server's clock
+	Fault       string    `json:"fault,omitempty"` // why the rate can't be used
+	Error       string    `json:"error,omitempty"` // why the poll failed
+	Available   int64     `json:"available"`
+	Used        int64     `json:"used"`
+	LiveRecords int       `json:"live_records"`
+	Granted     *int64    `json:"granted"` // in the second; null: it was not seen
+	// by the tag of the Go client; "java" for Java or unknown
+	GrantedBy  map[string]int64 `json:"granted_by"`
+	TTLMs      int64            `json:"ttl_ms"`
+	Consistent bool             `json:"consistent"`
+	Partial    bool             `json:"partial,omitempty"` // some grants were not read
 }
 
 func secondOf(v feed.Sight, at int64) jsonSecond {
 	j := jsonSecond{
-		JSONName: render.NameOf(v.Name), Client: v.Client, At: time.Unix(at+1, 0).UTC(), Fault: v.Fault, Available: v.Free, Used: v.Used,
+		JSONName: render.NameOf(
+			v.Name,
+		), Client: v.Client, At: time.Unix(at+1, 0).UTC(), Fault: v.Fault, Available: v.Free, Used: v.Used,
 		LiveRecords: v.Records, GrantedBy: map[string]int64{}, TTLMs: v.TTL.Milliseconds(), Consistent: v.Consistent,
 		Partial: v.Partial,
 	}
@@ -124,7 +128,8 @@ func secondOf(v feed.Sight, at int64) jsonSecond {
 	return j
 }
 
-// watchPlain writes each whole second of each limiter once, as soon as it is known: first the one before the first poll.
+// watchPlain writes each whole second of each limiter once, as soon as it is known: first the one
+// before the first poll.
 func (s *session) watchPlain(ctx context.Context, all []*feed.Followed, polled <-chan struct{}) error {
 	written := make([]int64, len(all)) // the last second
 	for {
@@ -146,8 +151,9 @@ func (s *session) watchPlain(ctx context.Context, all []*feed.Followed, polled <
 	}
 }
 
-// due returns the seconds to write after a poll (written: the last one written so far; first > last: none). Polls are
-// mostly a second apart, or a little more, so at most one second falls between two of them.
+// due returns the seconds to write after a poll (written: the last one written so far; first >
+// last: none). Polls are mostly a second apart, or a little more, so at most one second falls
+// between two of them.
 func due(v feed.Sight, written int64) (first, last int64) {
 	last = v.Now.Unix() - 1
 	switch {
@@ -201,7 +207,9 @@ func watchFrame(sights []feed.Sight, where string, width, height int) []string {
 	if len(sights) > 0 && !sights[0].Now.IsZero() {
 		now = sights[0].Now
 	}
-	lines := []string{render.Edges(render.Strong.Render("rrl watch")+"  "+where, now.UTC().Format("15:04:05")+" UTC", width), ""}
+	lines := []string{
+		render.Edges(render.Strong.Render("rrl watch")+"  "+where, now.UTC().Format("15:04:05")+" UTC", width), "",
+	}
 	room := (height - len(lines) - 1) / max(len(sights), 1)
 	for i, v := range sights {
 		if len(lines) >= height-2 && i < len(sights)-1 {
@@ -291,7 +299,8 @@ func grantedTo(v feed.Sight, width int) (list string) {
 	return list
 }
 
-// followable returns the limiters to follow under a name: those of each client, if these are requested.
+// followable returns the limiters to follow under a name: those of each client, if these are
+// requested.
 func (s *session) followable(ctx context.Context, name string) ([]*connect.Limiter, error) {
 	limiters, err := s.states(ctx, name)
 	if errors.Is(err, rratelimiter.ErrNotInitialized) && strings.ContainsAny(name, "*?[") {

@@ -22,9 +22,13 @@ import (
 func someSight(name string) feed.Sight {
 	at := time.Unix(1_700_000_000, 500e6)
 	return feed.Sight{
-		Look: feed.Look{Name: name, At: at, Rate: rratelimiter.PerSecond(50), Used: 50, Records: 12, Consistent: true, TTL: time.Hour},
+		Look: feed.Look{
+			Name: name, At: at, Rate: rratelimiter.PerSecond(50), Used: 50, Records: 12, Consistent: true, TTL: time.Hour,
+		},
 		Frees: []feed.Free{
-			{At: at.Add(-10 * time.Second), Free: 25}, {At: at.Add(-2 * time.Second), Free: 7}, {At: at.Add(-1900 * time.Millisecond), Free: 9},
+			{
+				At: at.Add(-10 * time.Second), Free: 25,
+			}, {At: at.Add(-2 * time.Second), Free: 7}, {At: at.Add(-1900 * time.Millisecond), Free: 9},
 		},
 		Seen: []feed.Span{{From: at.Add(-time.Minute), To: at}},
 		Seconds: []feed.Second{
@@ -66,7 +70,8 @@ func TestWatchFrameFitsTheTerminalAndSaysWhatHappens(t *testing.T) {
 // A long name leaves room for the figures.
 func TestWatchCutsNames(t *testing.T) {
 	frame := watchFrame([]feed.Sight{someSight(strings.Repeat("名", 100))}, "redis://localhost", 80, 24)
-	if text := ansi.Strip(strings.Join(frame, "\n")); !strings.Contains(text, "…") || !strings.Contains(text, "0 of 50 free\n") {
+	if text := ansi.Strip(strings.Join(frame, "\n")); !strings.Contains(text, "…") ||
+		!strings.Contains(text, "0 of 50 free\n") {
 		t.Error(text)
 	}
 }
@@ -80,7 +85,8 @@ func TestWatchNamesClientsThatFit(t *testing.T) {
 	}
 	for width := range 200 {
 		list := grantedTo(v, width)
-		if lipgloss.Width(list) > max(width, len("20 more")) || !regexp.MustCompile(`^(Go client abc1\d\d \d+, )*\d+ more$`).MatchString(list) {
+		if lipgloss.Width(list) > max(width, len("20 more")) ||
+			!regexp.MustCompile(`^(Go client abc1\d\d \d+, )*\d+ more$`).MatchString(list) {
 			t.Errorf("%d cells: %q", width, list)
 		}
 	}
@@ -109,7 +115,8 @@ func TestWatchWritesALineASecondWhereThereIsNoTerminal(t *testing.T) {
 				t.Errorf("%s is %v, not %v", field, second[field], want)
 			}
 		}
-		if code, _, errs := rrl(t.Context(), "watch", "--redis", s.URL()); code != 1 || !strings.Contains(errs, "needs the name") {
+		if code, _, errs := rrl(t.Context(), "watch", "--redis", s.URL()); code != 1 ||
+			!strings.Contains(errs, "needs the name") {
 			t.Errorf("without a name: %d %s", code, errs)
 		}
 	})
@@ -125,7 +132,8 @@ func TestWatchNeedsALimiter(t *testing.T) {
 	s.fails(1, "no client of each has state", "watch", "each", "--client", "all", "--for", "1s")
 }
 
-// Each whole second is written once, however the polls fall, and also if one falls between two polls.
+// Each whole second is written once, however the polls fall, and also if one falls between two
+// polls.
 func TestWatchWritesEachSecondOnce(t *testing.T) {
 	at := func(ms int64) feed.Sight { return feed.Sight{Now: time.UnixMilli(ms)} }
 	for _, c := range []struct {

@@ -19,7 +19,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// differential_test.go makes the same calls through Redisson's scripts and this library, and compares.
+// differential_test.go makes the same calls through Redisson's scripts and this library, and
+// compares.
 
 // epoch is the start of the tests' clock, in ms since 1970.
 const epoch = int64(1_700_000_000_000)
@@ -39,7 +40,8 @@ type world struct {
 // calls is a hook that knows what this library's calls did since the two values were last cleared.
 type calls struct {
 	checked atomic.Bool // a script was to add up the records of a limiter: flag s
-	lost    atomic.Bool // no reply came, as where a busy machine answers after the time limit of an inline call
+	// no reply came, as where a busy machine answers after the time limit of an inline call
+	lost atomic.Bool
 }
 
 func (*calls) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -95,7 +97,8 @@ func newWorld(t *testing.T, w wire, server *redistest.Server, name string) *worl
 	var seen calls
 	rdb.AddHook(&seen)
 	return &world{
-		wire: w, rdb: rdb, javaName: "java:" + name, goName: "go:" + name, hits: make([]atomic.Int64, len(rules)), calls: &seen,
+		wire: w, rdb: rdb, javaName: "java:" + name, goName: "go:" + name, hits: make([]atomic.Int64, len(rules)),
+		calls: &seen,
 	}
 }
 
@@ -126,7 +129,8 @@ func (w *world) copy(ctx context.Context) error {
 	return nil
 }
 
-// askJava makes the call on Redisson's limiter. If a rule changed the state, it writes c.start first.
+// askJava makes the call on Redisson's limiter. If a rule changed the state, it writes c.start
+// first.
 func (w *world) askJava(ctx context.Context, c *comparison, changed bool) (outcome, error) {
 	w.ids++
 	p := w.rdb.Pipeline()
@@ -154,8 +158,9 @@ const (
 	byAllowAll
 )
 
-// askGo makes the call on this library's limiter. A call whose reply was lost is made again in the same state: this
-// library repeated it, and a script that runs twice removes twice as many expired records.
+// askGo makes the call on this library's limiter. A call whose reply was lost is made again in the
+// same state: this library repeated it, and a script that runs twice removes twice as many expired
+// records.
 func (w *world) askGo(ctx context.Context, c *comparison, by caller) (outcome, error) {
 	a, result := w.answer(ctx, c, by)
 	for w.calls.lost.Load() {
@@ -191,14 +196,16 @@ func (w *world) answer(ctx context.Context, c *comparison, by caller) (answer, *
 	return by.answer(ctx, c)
 }
 
-// endsIn reports whether the limiter's TTL is about d. RetryAfter, NextAfter and ResetAfter never exceed that TTL.
+// endsIn reports whether the limiter's TTL is about d. RetryAfter, NextAfter and ResetAfter never
+// exceed that TTL.
 func (s *state) endsIn(d time.Duration) bool {
 	return s.end > 0 && (time.Until(time.UnixMilli(s.end))-d).Abs() < 5*time.Second
 }
 
-// resultOf returns the Result that a call must have, given the state after it. After a grant ResetAfter may be either
-// the interval, or the time until the last record expires, which a client whose clock is ahead may have written. NextAfter is
-// the time until the first record expires; after a grant that leaves more than half of the rate it may be ResetAfter.
+// resultOf returns the Result that a call must have, given the state after it. After a grant
+// ResetAfter may be either the interval, or the time until the last record expires, which a client
+// whose clock is ahead may have written. NextAfter is the time until the first record expires;
+// after a grant that leaves more than half of the rate it may be ResetAfter.
 func resultOf(s *state, a answer, now int64, told rratelimiter.Result) rratelimiter.Result {
 	free, _ := s.pair().number()
 	interval := s.number("interval")
@@ -220,7 +227,8 @@ func resultOf(s *state, a answer, now int64, told rratelimiter.Result) rratelimi
 	return r
 }
 
-// lasting returns so many ms as a Result has them: the longest time.Duration in whole µs, if it does not hold them.
+// lasting returns so many ms as a Result has them: the longest time.Duration in whole µs, if it
+// does not hold them.
 func lasting(ms int64) time.Duration {
 	if ms >= longest {
 		return protocol.Micros(math.MaxInt64)
@@ -294,7 +302,8 @@ func (by caller) answer(ctx context.Context, c *comparison) (answer, *rratelimit
 // unknown is the wait of an answer that does not contain it.
 const unknown = -1
 
-// compare makes the call on both sides. It returns the state after it, and the differences that no rule allows.
+// compare makes the call on both sides. It returns the state after it, and the differences that no
+// rule allows.
 func (w *world) compare(ctx context.Context, c *comparison, by caller) (after state, differences []string, err error) {
 	c.now, c.start, c.asked = w.now, c.before.clone(), c.call
 	began := time.Now()
@@ -337,13 +346,17 @@ func (w *world) compare(ctx context.Context, c *comparison, by caller) (after st
 	// The two sides set their TTLs at different moments of the comparison.
 	differences = append(differences, c.wanted.differences(&got.state, c.took+10*time.Millisecond)...)
 	if len(differences) > 0 {
-		differences = append(differences, fmt.Sprintf("before:  %v\nrepaired: %v\nJava:    %v; %v\nwanted:  %v; %v\nGo:      %v; %v",
-			c.before, c.start, javas.answer, javas.state, c.wanted.answer, c.wanted.state, got.answer, got.state))
+		differences = append(
+			differences,
+			fmt.Sprintf("before:  %v\nrepaired: %v\nJava:    %v; %v\nwanted:  %v; %v\nGo:      %v; %v",
+				c.before, c.start, javas.answer, javas.state, c.wanted.answer, c.wanted.state, got.answer, got.state),
+		)
 	}
 	return got.state, differences, nil
 }
 
-// javaAlone makes a Redisson call on Go's limiter, so that later calls of Go find what Redisson leaves.
+// javaAlone makes a Redisson call on Go's limiter, so that later calls of Go find what Redisson
+// leaves.
 func (w *world) javaAlone(ctx context.Context, version string, c call) (state, error) {
 	w.ids++
 	p := w.rdb.Pipeline()
@@ -370,11 +383,15 @@ func memberOf(f rratelimiter.RecordFormat, id uint64, permits int64) string {
 func chance(t *rapid.T, n int, label string) bool { return rapid.IntRange(1, n).Draw(t, label) == n }
 
 var (
-	rateGen = rapid.OneOf(rapid.Int64Range(0, 12), rapid.Int64Range(1, 12), rapid.Int64Range(1, 300), rapid.Just(int64(1_000_000)), rapid.Just(int64(4_294_967_295)))
+	rateGen = rapid.OneOf(
+		rapid.Int64Range(0, 12), rapid.Int64Range(1, 12), rapid.Int64Range(1, 300), rapid.Just(int64(1_000_000)),
+		rapid.Just(int64(4_294_967_295)),
+	)
 	spanGen = rapid.OneOf(rapid.Int64Range(1, 50), rapid.SampledFrom([]int64{1000, 60_000, 3_600_000}))
 )
 
-// drawConfig draws a rate, with a keep-alive only if wanted. TTLs run in real time, so they are minutes.
+// drawConfig draws a rate, with a keep-alive only if wanted. TTLs run in real time, so they are
+// minutes.
 func drawConfig(t *rapid.T, keepAlive bool) config {
 	c := config{rateGen.Draw(t, "rate"), spanGen.Draw(t, "interval"), int64(rapid.IntRange(0, 1).Draw(t, "type")), 0}
 	if keepAlive && chance(t, 3, "keep-alive") {
@@ -388,7 +405,9 @@ func drawEnd(t *rapid.T, minutes int, label string) int64 {
 	if !chance(t, 5, label) {
 		return 0
 	}
-	return time.Now().Add(time.Duration(minutes+rapid.IntRange(0, 100).Draw(t, label+", minutes")) * time.Minute).UnixMilli()
+	return time.Now().
+		Add(time.Duration(minutes+rapid.IntRange(0, 100).Draw(t, label+", minutes")) * time.Minute).
+		UnixMilli()
 }
 
 // drawState draws a state, including ones that neither side would leave.
@@ -432,7 +451,8 @@ func drawPair(t *rapid.T, c config) pair {
 	count := rapid.IntRange(0, 8).Draw(t, "records")
 	format := rratelimiter.Redisson317
 	if chance(t, 20, "other formats") {
-		format = rapid.SampledFrom([]rratelimiter.RecordFormat{rratelimiter.Redisson313, rratelimiter.Redisson316}).Draw(t, "format")
+		format = rapid.SampledFrom([]rratelimiter.RecordFormat{rratelimiter.Redisson313, rratelimiter.Redisson316}).
+			Draw(t, "format")
 	}
 	for i := range count {
 		r := record{
@@ -502,9 +522,10 @@ func disturb(t *rapid.T, s *state, now int64) {
 	}
 }
 
-// flood gives a limiter at least batch expired records, and a few live ones. It draws a call that meets them and that
-// asks for no more than the rate, because a request above the rate removes the first batch only. Few expired records
-// remain, so later calls, after a possible foreign change of the state, meet no flood.
+// flood gives a limiter at least batch expired records, and a few live ones. It draws a call that
+// meets them and that asks for no more than the rate, because a request above the rate removes the
+// first batch only. Few expired records remain, so later calls, after a possible foreign change of
+// the state, meet no flood.
 func flood(t *rapid.T, version string, s *state, now int64) call {
 	p := s.pair()
 	*p = pair{}
@@ -529,19 +550,20 @@ func flood(t *rapid.T, version string, s *state, now int64) call {
 	if chance(t, 4, "a bad value") {
 		p.value = rapid.SampledFrom([]string{"", "1.5"}).Draw(t, "value")
 	}
-	// No Filter: if it finds no value, rapid abandons the step, but the state has already changed here and not in
-	// Redis.
+	// No Filter: if it finds no value, rapid abandons the step, but the state has already changed here
+	// and not in Redis.
 	kinds := []kind{tryAcquire, tryAcquire, tryAcquire, available, acquireUpTo, release}
 	kinds = slices.DeleteFunc(kinds, func(k kind) bool { return !has(version, k) })
 	c := call{kind: rapid.SampledFrom(kinds).Draw(t, "call")}
 	if c.kind != available {
-		c.n = rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, rate), rapid.Int64Range(batch-1, batch), rapid.Int64Range(rate-4, rate)).Draw(t, "permits")
+		c.n = rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, rate), rapid.Int64Range(batch-1, batch), rapid.Int64Range(rate-4, rate)).
+			Draw(t, "permits")
 	}
 	return c
 }
 
-// crowd gives a limiter too few free permits, and about as many live records as a refusal adds up (checked) or walks
-// (walked) at most.
+// crowd gives a limiter too few free permits, and about as many live records as a refusal adds up
+// (checked) or walks (walked) at most.
 func crowd(t *rapid.T, s *state, now int64) {
 	p := s.pair()
 	p.records = nil
@@ -567,7 +589,11 @@ func drawCall(t *rapid.T, of []string, s *state) (string, call) {
 	case tryAcquire, release, acquireUpTo:
 		rate := max(1, s.number("rate"))
 		free, _ := s.pair().number()
-		c.n = max(1, rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, rate+1), rapid.Int64Range(free-1, free+1), rapid.Int64Range(rate-4, rate)).Draw(t, "permits"))
+		c.n = max(
+			1,
+			rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, rate+1), rapid.Int64Range(free-1, free+1), rapid.Int64Range(rate-4, rate)).
+				Draw(t, "permits"),
+		)
 	case available, look:
 	default:
 		c.rate = drawConfig(t, knowsKeepAlive(version))
@@ -582,8 +608,8 @@ func drawCall(t *rapid.T, of []string, s *state) (string, call) {
 	return version, c
 }
 
-// drawTime draws the time until the next call in ms: often until a record expires, give or take 1 ms, and sometimes
-// negative.
+// drawTime draws the time until the next call in ms: often until a record expires, give or take 1
+// ms, and sometimes negative.
 func drawTime(t *rapid.T, s *state, now int64) int64 {
 	interval := min(max(1, s.number("interval")), 3_600_000)
 	switch rapid.IntRange(0, 9).Draw(t, "time") {
@@ -607,7 +633,8 @@ func drawTime(t *rapid.T, s *state, now int64) int64 {
 func TestDifferential(t *testing.T) {
 	learnt := learn(t)
 	groups := [][]string{{"3.17.5"}, {"3.35.0"}, {"4.7.0"}, versions}
-	checks := *steps/len(groups)/perCheck*13/10 + 20 // sequences have random lengths, and steps of Java alone are not counted
+	// sequences have random lengths, and steps of Java alone are not counted
+	checks := *steps/len(groups)/perCheck*13/10 + 20
 	setChecks(t, checks)
 	server := redistest.Real(t)
 	var compared, alone atomic.Int64
@@ -625,7 +652,9 @@ func TestDifferential(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("%d steps compared, %d by Java alone, in %v", compared.Load(), alone.Load(), time.Since(began).Round(time.Second))
+	t.Logf(
+		"%d steps compared, %d by Java alone, in %v", compared.Load(), alone.Load(), time.Since(began).Round(time.Second),
+	)
 	for i, r := range rules {
 		t.Logf("%8d times: %s", hits[i].Load(), r.name)
 		if hits[i].Load() == 0 && *steps >= 50_000 && !t.Failed() {
@@ -637,17 +666,25 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// TestNegativeValueAmongManyRecords: where there are too many records to add up, expired ones do not lift a negative value
-// above the rate, and the record of a negative request stays.
+// TestNegativeValueAmongManyRecords: where there are too many records to add up, expired ones do
+// not lift a negative value above the rate, and the record of a negative request stays.
 func TestNegativeValueAmongManyRecords(t *testing.T) {
 	w := newWorld(t, learn(t), redistest.Shared(t), "negative")
 	by := newCallers(w)[0]
 	for name, s := range map[string]sketch{
-		"expired":            {fields: "rate=2 interval=1000 type=0", shared: "-1" + strings.Repeat(" 1@-1000", 10) + strings.Repeat(" 1@-1", checked+1)},
-		"a negative request": {fields: "rate=256 interval=1000 type=0", shared: "-1 4294967295@-2" + strings.Repeat(" 1@-1", checked)},
-		"one, when checked":  {fields: "rate=2 interval=1000 type=0", shared: "-5 4294967289@-2" + strings.Repeat(" 1@-1", checked)},
+		"expired": {
+			fields: "rate=2 interval=1000 type=0",
+			shared: "-1" + strings.Repeat(" 1@-1000", 10) + strings.Repeat(" 1@-1", checked+1),
+		},
+		"a negative request": {
+			fields: "rate=256 interval=1000 type=0", shared: "-1 4294967295@-2" + strings.Repeat(" 1@-1", checked),
+		},
+		"one, when checked": {
+			fields: "rate=2 interval=1000 type=0", shared: "-5 4294967289@-2" + strings.Repeat(" 1@-1", checked),
+		},
 	} {
-		for _, call := range []call{{kind: available}, {kind: tryAcquire, n: 1}} { // the first one may check the records, the second does not
+		// the first one may check the records, the second does not
+		for _, call := range []call{{kind: available}, {kind: tryAcquire, n: 1}} {
 			before, err := w.begin(t.Context(), s.state())
 			if err != nil {
 				t.Fatal(err)
@@ -661,7 +698,8 @@ func TestNegativeValueAmongManyRecords(t *testing.T) {
 	}
 }
 
-// newCallers returns clients of this library that write records in different ways. The outcome must not depend on it.
+// newCallers returns clients of this library that write records in different ways. The outcome must
+// not depend on it.
 func newCallers(w *world) []caller {
 	var callers []caller
 	for _, opts := range [][]rratelimiter.LimiterOption{

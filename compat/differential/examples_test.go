@@ -96,13 +96,17 @@ var examples = []struct {
 		here: `1; shared value "1" 2@-20 2@-10`,
 	},
 	{
-		rule: "a negative request holds no permits", version: "4.7.0", // what two of them hold is more than a record does
-		before: sketch{fields: "rate=1000000 interval=1000 type=0", shared: "-4294967288 4294967289@-20 4294967289@-10"}, call: call{kind: available},
+		// what two of them hold is more than a record does
+		rule: "a negative request holds no permits", version: "4.7.0",
+		before: sketch{
+			fields: "rate=1000000 interval=1000 type=0", shared: "-4294967288 4294967289@-20 4294967289@-10",
+		}, call: call{kind: available},
 		java: `-4294967288; shared value "-4294967288" 4294967289@-20 4294967289@-10`,
 		here: `no; shared value "-4294967288" 999993@-10 4294967295@-10`,
 	},
 	{
-		rule: "a negative request holds no permits", version: "4.7.0", // without a type, the records of the new type count
+		// without a type, the records of the new type count
+		rule: "a negative request holds no permits", version: "4.7.0",
 		before: sketch{fields: "rate=5 interval=1000", shared: "6 4294967295@-10", clients: "6 4294967295@-10"},
 		call:   call{kind: setRateArgs, rate: config{5, 1000, 1, 0}, keep: true},
 		java:   `yes; map[interval:1000 keepAliveTime:0 rate:5 type:1]; shared value "6" 4294967295@-10; client's value "0" 4294967295@-10`,
@@ -298,7 +302,8 @@ func TestRules(t *testing.T) {
 			if before, err = w.begin(t.Context(), e.before.state()); err != nil { // with TTLs from now on
 				t.Fatal(err)
 			}
-			if _, differences, err := w.compare(t.Context(), &comparison{version: e.version, call: e.call, before: before}, by); err != nil || len(differences) > 0 {
+			if _, differences, err := w.compare(t.Context(), &comparison{version: e.version, call: e.call, before: before}, by); err != nil ||
+				len(differences) > 0 {
 				t.Errorf("not what the rules say: %v, %q", err, differences)
 			}
 			for i, r := range rules {

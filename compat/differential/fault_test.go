@@ -93,7 +93,8 @@ func (c *faultyConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Read also waits for a reply that it then loses, so the server has run the script by the time Read fails.
+// Read also waits for a reply that it then loses, so the server has run the script by the time Read
+// fails.
 func (c *faultyConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.mu.Lock()

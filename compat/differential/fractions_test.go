@@ -15,10 +15,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// TestFractionsOfAMillisecond: on short intervals the scores of Go's records have fractions of a millisecond. The
-// script of each Redisson is run on such a record at every millisecond. It must not grant before the record has
-// expired, must grant as soon as it has, and its reply must not ask the caller to retry earlier. Redisson before 3.16.4
-// would, so records in its format have scores in whole milliseconds.
+// TestFractionsOfAMillisecond: on short intervals the scores of Go's records have fractions of a
+// millisecond. The script of each Redisson is run on such a record at every millisecond. It must
+// not grant before the record has expired, must grant as soon as it has, and its reply must not ask
+// the caller to retry earlier. Redisson before 3.16.4 would, so records in its format have scores
+// in whole milliseconds.
 func TestFractionsOfAMillisecond(t *testing.T) {
 	if err := redisson.Build(context.Background(), redisson.Versions...); err != nil {
 		t.Fatal(err)
@@ -77,7 +78,8 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 				if old, ok := oldFormats[version]; ok {
 					opts = append(opts, old)
 				}
-				l := rratelimiter.NewClient(rdb, rratelimiter.WithClock(clock), rratelimiter.WithCallTimeout(time.Minute)).RateLimiter(name, opts...)
+				l := rratelimiter.NewClient(rdb, rratelimiter.WithClock(clock), rratelimiter.WithCallTimeout(time.Minute)).
+					RateLimiter(name, opts...)
 				if ok, err := l.TryAcquire(t.Context(), 3); !ok || err != nil {
 					t.Fatal(ok, err)
 				}
@@ -128,7 +130,8 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 	}
 }
 
-// oldFormats maps each version that cannot read the default record format to an option for the one that it reads.
+// oldFormats maps each version that cannot read the default record format to an option for the one
+// that it reads.
 var oldFormats = map[string]rratelimiter.LimiterOption{
 	"3.13.6": rratelimiter.WithRecordFormat(rratelimiter.Redisson313),
 	"3.15.6": rratelimiter.WithRecordFormat(rratelimiter.Redisson313),

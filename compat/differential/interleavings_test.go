@@ -10,8 +10,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/smallscope"
 )
 
-// interleavings_test.go runs all interleavings of clients with leases, clients without, and Redisson's script, in small
-// scopes. Package smallscope has the search, and a test of the scopes without Redisson that need no server.
+// interleavings_test.go runs all interleavings of clients with leases, clients without, and
+// Redisson's script, in small scopes. Package smallscope has the search, and a test of the scopes
+// without Redisson that need no server.
 
 // foreign returns Redisson's tryAcquire.
 func (w wire) foreign(version string) *smallscope.Foreign {
@@ -32,18 +33,25 @@ func (w wire) foreign(version string) *smallscope.Foreign {
 	}
 }
 
-// No interleaving lets a window of the interval hold more than the rate. least is how many states each search must visit.
+// No interleaving lets a window of the interval hold more than the rate. least is how many states
+// each search must visit.
 func TestNoInterleavingExceedsTheRate(t *testing.T) {
 	const ms = time.Millisecond
 	w := learn(t)
 	leased := func(name string, calls, retries int) smallscope.Client {
-		return smallscope.Client{Name: name, Lease: 2 * ms, Ahead: []int64{1}, Callers: []smallscope.Caller{smallscope.Tries(calls, 1)}, Retries: retries}
+		return smallscope.Client{
+			Name: name, Lease: 2 * ms, Ahead: []int64{1}, Callers: []smallscope.Caller{smallscope.Tries(calls, 1)},
+			Retries: retries,
+		}
 	}
 	plain := func(permits int64, retries int) smallscope.Client {
 		return smallscope.Client{Name: "plain", Callers: []smallscope.Caller{smallscope.Tries(1, permits)}, Retries: retries}
 	}
 	java := func(version string, permits int64, calls int) smallscope.Client {
-		return smallscope.Client{Name: "Redisson " + version, Callers: []smallscope.Caller{smallscope.Tries(calls, permits)}, Foreign: w.foreign(version)}
+		return smallscope.Client{
+			Name: "Redisson " + version, Callers: []smallscope.Caller{smallscope.Tries(calls, permits)},
+			Foreign: w.foreign(version),
+		}
 	}
 	change := func(f func(c *smallscope.Client), clients ...smallscope.Client) []smallscope.Client {
 		f(&clients[0])
@@ -63,19 +71,60 @@ func TestNoInterleavingExceedsTheRate(t *testing.T) {
 		real    bool            // with the bounds of what is taken ahead
 		least   int
 	}{
-		{name: "leased, and Redisson twice", least: 72000, rate: 2, clients: []smallscope.Client{leased("leased", 2, 0), java(newest, 1, 2)}},
-		{name: "leased, plain and Redisson", least: 30000, times: early, rate: 3, clients: []smallscope.Client{leased("leased", 2, 0), plain(1, 0), java(newest, 3, 1)}},
-		{name: "leased, plain and an old Redisson", least: 26000, rate: 2, clients: []smallscope.Client{leased("leased", 1, 0), plain(1, 0), java("3.17.5", 2, 1)}},
-		{name: "lost replies beside Redisson", least: 17000, rate: 2, clients: []smallscope.Client{leased("leased", 1, 1), java(newest, 2, 1)}},
-		{name: "with its bounds, beside Redisson", least: 29000, real: true, rate: 5, clients: []smallscope.Client{leased("leased", 2, 0), java(newest, 4, 1)}},
-		{name: "two leased and Redisson", least: 21000, times: early, rate: 3, clients: []smallscope.Client{leased("leased", 1, 0), leased("second", 1, 0), java(newest, 3, 1)}},
-		{name: "two leased and plain", least: 21000, times: early, rate: 3, clients: []smallscope.Client{leased("leased", 1, 0), leased("second", 1, 0), plain(3, 0)}},
-		{name: "lost replies", least: 16000, times: early, rate: 2, clients: []smallscope.Client{leased("leased", 2, 1), plain(2, 0)}},
-		{name: "a change", least: 19000, times: early, rate: 2, clients: change(func(c *smallscope.Client) { c.Changes = 1 }, leased("leased", 2, 0), plain(2, 0))},
-		{name: "larger leases", least: 29000, times: early, rate: 3, clients: change(func(c *smallscope.Client) { c.Ahead, c.Callers[0].Sizes = []int64{1, 2}, []int64{1, 2} }, leased("leased", 2, 0), java(newest, 3, 1))},
-		{name: "crashes and lost replies", least: 5000, times: early, rate: 2, crashes: 1, clients: []smallscope.Client{leased("leased", 1, 1), plain(2, 0)}},
-		{name: "callers that wait, and Redisson", least: 50000, rate: 3, times: queue, clients: []smallscope.Client{waiting(smallscope.Waits(1, 1), smallscope.Waits(1, 2), smallscope.Tries(1, 1)), java(newest, 2, 1)}},
-		{name: "lost replies of both", least: 12000, times: early, rate: 2, clients: []smallscope.Client{leased("leased", 1, 1), plain(2, 1)}},
+		{
+			name: "leased, and Redisson twice", least: 72000, rate: 2,
+			clients: []smallscope.Client{leased("leased", 2, 0), java(newest, 1, 2)},
+		},
+		{
+			name: "leased, plain and Redisson", least: 30000, times: early, rate: 3,
+			clients: []smallscope.Client{leased("leased", 2, 0), plain(1, 0), java(newest, 3, 1)},
+		},
+		{
+			name: "leased, plain and an old Redisson", least: 26000, rate: 2,
+			clients: []smallscope.Client{leased("leased", 1, 0), plain(1, 0), java("3.17.5", 2, 1)},
+		},
+		{
+			name: "lost replies beside Redisson", least: 17000, rate: 2,
+			clients: []smallscope.Client{leased("leased", 1, 1), java(newest, 2, 1)},
+		},
+		{
+			name: "with its bounds, beside Redisson", least: 29000, real: true, rate: 5,
+			clients: []smallscope.Client{leased("leased", 2, 0), java(newest, 4, 1)},
+		},
+		{
+			name: "two leased and Redisson", least: 21000, times: early, rate: 3,
+			clients: []smallscope.Client{leased("leased", 1, 0), leased("second", 1, 0), java(newest, 3, 1)},
+		},
+		{
+			name: "two leased and plain", least: 21000, times: early, rate: 3,
+			clients: []smallscope.Client{leased("leased", 1, 0), leased("second", 1, 0), plain(3, 0)},
+		},
+		{
+			name: "lost replies", least: 16000, times: early, rate: 2,
+			clients: []smallscope.Client{leased("leased", 2, 1), plain(2, 0)},
+		},
+		{
+			name: "a change", least: 19000, times: early, rate: 2,
+			clients: change(func(c *smallscope.Client) { c.Changes = 1 }, leased("leased", 2, 0), plain(2, 0)),
+		},
+		{
+			name: "larger leases", least: 29000, times: early, rate: 3,
+			clients: change(func(c *smallscope.Client) { c.Ahead, c.Callers[0].Sizes = []int64{1, 2}, []int64{1, 2} }, leased("leased", 2, 0), java(newest, 3, 1)),
+		},
+		{
+			name: "crashes and lost replies", least: 5000, times: early, rate: 2, crashes: 1,
+			clients: []smallscope.Client{leased("leased", 1, 1), plain(2, 0)},
+		},
+		{
+			name: "callers that wait, and Redisson", least: 50000, rate: 3, times: queue,
+			clients: []smallscope.Client{
+				waiting(smallscope.Waits(1, 1), smallscope.Waits(1, 2), smallscope.Tries(1, 1)), java(newest, 2, 1),
+			},
+		},
+		{
+			name: "lost replies of both", least: 12000, times: early, rate: 2,
+			clients: []smallscope.Client{leased("leased", 1, 1), plain(2, 1)},
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := redistest.Real(t)

@@ -19,7 +19,8 @@ import (
 
 // java_test.go captures the scripts that running Redissons send, and sends them itself.
 
-// versions are the compared Redisson versions: the most used old one, the last without a keep-alive, and the newest.
+// versions are the compared Redisson versions: the most used old one, the last without a
+// keep-alive, and the newest.
 var versions = []string{"3.17.5", "3.35.0", "4.7.0"}
 
 const newest = "4.7.0"
@@ -67,8 +68,8 @@ var learned struct {
 	err error
 }
 
-// learn starts one Redisson of each version, captures the scripts of all methods, and checks that their arguments are
-// those that send uses.
+// learn starts one Redisson of each version, captures the scripts of all methods, and checks that
+// their arguments are those that send uses.
 func learn(t *testing.T) wire {
 	t.Helper()
 	learned.Do(func() {
@@ -77,7 +78,8 @@ func learn(t *testing.T) wire {
 		}
 		seen := wire{}
 		for _, version := range versions {
-			// Each version needs its own server: a script that one version has loaded is not sent as text by another.
+			// Each version needs its own server: a script that one version has loaded is not sent as text by
+			// another.
 			seen[version] = watch(t, version)
 		}
 		learned.wire = seen
@@ -117,8 +119,14 @@ func watch(t *testing.T, version string) map[kind]javaScript {
 	}{
 		{trySetRate, func() error { _, err := java.TrySetRate(ctx, name, rate); return err }, expected},
 		{setRate, func() error { return java.SetRate(ctx, name, rate) }, expected},
-		{setRateArgs, func() error { return java.SetRate(ctx, name, kept) }, append(expected[:len(expected):len(expected)], "now", "1", "0")},
-		{updateRate, func() error { _, err := java.UpdateRate(ctx, name, kept); return err }, append(expected[:len(expected):len(expected)], "now", "1", "1")},
+		{
+			setRateArgs, func() error { return java.SetRate(ctx, name, kept) },
+			append(expected[:len(expected):len(expected)], "now", "1", "0"),
+		},
+		{
+			updateRate, func() error { _, err := java.UpdateRate(ctx, name, kept); return err },
+			append(expected[:len(expected):len(expected)], "now", "1", "1"),
+		},
 		{tryAcquire, func() error { _, err := java.TryAcquire(ctx, name, 3); return err }, []string{"3", "now", "id"}},
 		{available, func() error { _, err := java.Available(ctx, name); return err }, []string{"now"}},
 		{release, func() error { return java.Release(ctx, name, 2) }, []string{"2"}},
@@ -204,8 +212,8 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// keysOf returns the five keys of a limiter whose name has no braces, in the order that every script of this library
-// expects.
+// keysOf returns the five keys of a limiter whose name has no braces, in the order that every
+// script of this library expects.
 func keysOf(name, client string) []string {
 	return []string{name, "{" + name + "}:value", "{" + name + "}:value:" + client,
 		"{" + name + "}:permits", "{" + name + "}:permits:" + client}
@@ -245,9 +253,11 @@ func (c call) String() string {
 	return text
 }
 
-// send sends the script of a call as the given Redisson version does at time now (ms). The random id of a record is
-// made from id.
-func (w wire) send(ctx context.Context, p redis.Pipeliner, version string, c call, name string, now int64, id uint64) *redis.Cmd {
+// send sends the script of a call as the given Redisson version does at time now (ms). The random
+// id of a record is made from id.
+func (w wire) send(
+	ctx context.Context, p redis.Pipeliner, version string, c call, name string, now int64, id uint64,
+) *redis.Cmd {
 	script := w[version][c.kind]
 	all := keysOf(name, clientID)
 	keys := make([]string, len(script.keys))

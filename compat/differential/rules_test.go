@@ -29,10 +29,11 @@ type comparison struct {
 	ended  int64         // the end of the last call, in ms since 1970 by the clock that TTLs follow
 }
 
-// A rule is one difference: what Redisson does, what this library does, and why. A rule changes one or both sides of a
-// comparison. repairs changes the state or the call that Redisson gets: in the repaired state Redisson must answer what
-// this library answers in the original one. expects changes Redisson's outcome into the one that this library must
-// have. Both report whether they changed anything.
+// A rule is one difference: what Redisson does, what this library does, and why. A rule changes one
+// or both sides of a comparison. repairs changes the state or the call that Redisson gets: in the
+// repaired state Redisson must answer what this library answers in the original one. expects
+// changes Redisson's outcome into the one that this library must have. Both report whether they
+// changed anything.
 type rule struct {
 	name, java, here, why string
 
@@ -40,17 +41,20 @@ type rule struct {
 	expects func(c *comparison) bool
 }
 
-// checked is the largest number of live records that a refusal, or a check of a negative value, adds up.
+// checked is the largest number of live records that a refusal, or a check of a negative value,
+// adds up.
 const checked = 256
 
 // walked is the largest number of live records for which the wait is exact.
 const walked = 512
 
-// batch is how many expired records a script removes before it checks whether enough permits are free.
+// batch is how many expired records a script removes before it checks whether enough permits are
+// free.
 const batch = 2000
 
-// leaving returns how many expired records a call removes that needs at least enough free permits, and how many permits
-// are free then. If the value had to be repaired, the call removes all expired records.
+// leaving returns how many expired records a call removes that needs at least enough free permits,
+// and how many permits are free then. If the value had to be repaired, the call removes all expired
+// records.
 func (c *comparison) leaving(enough int64) (count int, free int64) {
 	p := c.start.pair()
 	free, _ = p.number()
@@ -73,7 +77,8 @@ func (c *comparison) enough() int64 {
 	return c.call.n
 }
 
-// acquires reports whether the call reads the limiter's state to take or count permits, and the limiter is initialized.
+// acquires reports whether the call reads the limiter's state to take or count permits, and the
+// limiter is initialized.
 func (c *comparison) acquires() bool {
 	k := c.call.kind
 	return (k == tryAcquire || k == available || k == release || k == acquireUpTo || k == look) && c.start.initialized()
@@ -81,7 +86,8 @@ func (c *comparison) acquires() bool {
 
 func (c *comparison) edge() int64 { return c.now - c.start.number("interval") }
 
-// rebuild sets the value to the rate less the permits in all records. It reports whether the value changed.
+// rebuild sets the value to the rate less the permits in all records. It reports whether the value
+// changed.
 func (c *comparison) rebuild() bool {
 	p := c.start.pair()
 	var all int64
@@ -94,11 +100,12 @@ func (c *comparison) rebuild() bool {
 	return changed
 }
 
-// doubtful reports whether so many permits are hardly those of a grant under a rate: a negative request leaves them.
+// doubtful reports whether so many permits are hardly those of a grant under a rate: a negative
+// request leaves them.
 func doubtful(permits, rate int64) bool { return permits >= 1<<31 && permits > rate }
 
-// believe replaces the live records with doubtful permits by one, or as many as are needed, with what the free permits and the
-// other records leave of the rate, and reports whether it did.
+// believe replaces the live records with doubtful permits by one, or as many as are needed, with
+// what the free permits and the other records leave of the rate, and reports whether it did.
 func (p *pair) believe(rate, edge int64) bool {
 	value, whole := p.number()
 	expired, live, _ := p.sums(edge)
@@ -409,7 +416,8 @@ var rules = []rule{
 			p := c.wanted.pair()
 			have, _ := p.number()
 			interval := c.wanted.number("interval")
-			wait := interval // if all records together do not free enough; at most what a time.Duration holds
+			// if all records together do not free enough; at most what a time.Duration holds
+			wait := interval
 			for i, r := range p.records {
 				have += r.permits
 				if have >= c.call.n || i+1 == walked && len(p.records) > walked {
@@ -454,8 +462,9 @@ var rules = []rule{
 			}
 			p := c.wanted.pair()
 			value, _ := p.number()
-			// before has the members unrepaired: a repaired member can change the order of records of the same time. A call
-			// that meets doubtful permits adds up the records, and takes a surplus out of them first.
+			// before has the members unrepaired: a repaired member can change the order of records of the
+			// same time. A call that meets doubtful permits adds up the records, and takes a surplus out of
+			// them first.
 			from := c.before
 			if c.believed {
 				from = c.start
@@ -485,7 +494,8 @@ var rules = []rule{
 		here: "deletes the state of the type, and all of it where the type changes",
 		why:  "grants under an earlier rate must not count later",
 		expects: func(c *comparison) bool {
-			if c.call.kind != setRate && c.call.kind != setRateArgs && c.call.kind != updateRate || c.call.keep || !c.wanted.granted {
+			if c.call.kind != setRate && c.call.kind != setRateArgs && c.call.kind != updateRate || c.call.keep ||
+				!c.wanted.granted {
 				return false
 			}
 			kept := c.before.pairs

@@ -15,8 +15,8 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// state_test.go represents the state of a limiter as Go values. One script reads it, one copies it, and plain commands
-// write it.
+// state_test.go represents the state of a limiter as Go values. One script reads it, one copies it,
+// and plain commands write it.
 
 // clientID is the client id of both sides: PER_CLIENT limiters use the keys of this client.
 const clientID = "client"
@@ -39,9 +39,9 @@ type record struct {
 	member      string
 }
 
-// A pair is the free permits and the records of a limiter, or of one of its clients. valueEnd and recordsEnd are expiry
-// times in ms since 1970 by the server's clock, 0 for none. In an expected state a negative end means "none, or this
-// one".
+// A pair is the free permits and the records of a limiter, or of one of its clients. valueEnd and
+// recordsEnd are expiry times in ms since 1970 by the server's clock, 0 for none. In an expected
+// state a negative end means "none, or this one".
 type pair struct {
 	value      string // "" where there is none
 	valueEnd   int64
@@ -127,7 +127,8 @@ func parseState(cmd *redis.Cmd) (state, error) {
 	return s, nil
 }
 
-// write replaces all that is stored under a name. Expiry times follow this machine's clock, which is also the server's.
+// write replaces all that is stored under a name. Expiry times follow this machine's clock, which
+// is also the server's.
 func (s state) write(ctx context.Context, p redis.Pipeliner, name string) {
 	keys := keysOf(name, clientID)
 	p.Del(ctx, keys...)
@@ -164,8 +165,8 @@ func (s state) clone() state {
 	return s
 }
 
-// number returns a numeric field of the configuration as this library counts with it: from 0 to 10^15; 0 if the field is not
-// a number.
+// number returns a numeric field of the configuration as this library counts with it: from 0 to
+// 10^15; 0 if the field is not a number.
 func (s *state) number(field string) int64 {
 	n, _ := strconv.ParseInt(s.fields[field], 10, 64)
 	return min(max(n, 0), 1e15)
@@ -185,7 +186,8 @@ func (s *state) kind() int {
 	return 0
 }
 
-// number returns the free permits. It returns false unless they are stored in the form in which Redis writes integers.
+// number returns the free permits. It returns false unless they are stored in the form in which
+// Redis writes integers.
 func (p *pair) number() (int64, bool) {
 	n, err := strconv.ParseInt(p.value, 10, 64)
 	return n, err == nil && strconv.FormatInt(n, 10) == p.value
@@ -193,8 +195,8 @@ func (p *pair) number() (int64, bool) {
 
 func (p *pair) set(value int64) { p.value = strconv.FormatInt(value, 10) }
 
-// sums returns the permits in expired records (dated edge or earlier), the permits in live records, and the live
-// records.
+// sums returns the permits in expired records (dated edge or earlier), the permits in live records,
+// and the live records.
 func (p *pair) sums(edge int64) (expired, live int64, living []record) {
 	for i, r := range p.records {
 		if r.at > edge {
@@ -242,8 +244,8 @@ type outcome struct {
 	state
 }
 
-// differences lists the differences between two states. Expiry times may differ by allowance, because the two sides set
-// them at different moments. Record ids are ignored.
+// differences lists the differences between two states. Expiry times may differ by allowance,
+// because the two sides set them at different moments. Record ids are ignored.
 func (s *state) differences(other *state, allowance time.Duration) []string {
 	var list []string
 	say := func(what string, a, b any) { list = append(list, fmt.Sprintf("%s: %v, %v", what, a, b)) }

@@ -19,23 +19,26 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// window_test.go runs up to six Go and Redisson clients on two limiters, with wrong clocks, crashes and lost replies, and
-// counts the granted permits.
+// window_test.go runs up to six Go and Redisson clients on two limiters, with wrong clocks, crashes
+// and lost replies, and counts the granted permits.
 //
-// The bounds follow from the clocks. Let s be the most by which any client's clock is ahead of any other's during the
-// test. A record carries the time of the client that wrote it; a client treats it as expired when it is an interval old
-// by that client's own clock. By the true clock the record is then at least interval - s old, so every grant counts at
-// least that long:
+// The bounds follow from the clocks. Let s be the most by which any client's clock is ahead of any
+// other's during the test. A record carries the time of the client that wrote it; a client treats
+// it as expired when it is an interval old by that client's own clock. By the true clock the record
+// is then at least interval - s old, so every grant counts at least that long:
 //
-//   - No window of interval - s holds more permits than the rate. Hence no window of interval holds more than
-//     ceil(interval / (interval - s)) times the rate, and not more than the rate where all clocks agree.
-//   - No grant counts longer than interval + s, plus the granularity of its client, plus the time that a later call of the
-//     same record took: its retry dates the whole record anew. After that all permits are free.
+//   - No window of interval - s holds more permits than the rate. Hence no window of interval holds
+//     more than ceil(interval / (interval - s)) times the rate, and not more than the rate where
+//     all clocks agree.
+//   - No grant counts longer than interval + s, plus the granularity of its client, plus the time
+//     that a later call of the same record took: its retry dates the whole record anew. After that
+//     all permits are free.
 //
-// Released permits do not count from then on. Where all clocks agree, and records have the times of their grants, the
-// permits of the oldest grants count as released, as the library promises; otherwise those of the newest, because the
-// oldest record may be that of another grant. A release can also give back permits that another client has taken ahead
-// (WithLease), which learns that only when its lease ends: such permits do not count when they are granted.
+// Released permits do not count from then on. Where all clocks agree, and records have the times of
+// their grants, the permits of the oldest grants count as released, as the library promises;
+// otherwise those of the newest, because the oldest record may be that of another grant. A release
+// can also give back permits that another client has taken ahead (WithLease), which learns that
+// only when its lease ends: such permits do not count when they are granted.
 //
 // Redisson's release is left out: it lets the same permits return twice (rules_test.go).
 
@@ -91,7 +94,8 @@ func offered(t *testing.T, rdb *redis.Client) []kindOfGo {
 	var kinds []kindOfGo
 	for _, k := range kindsOfGo {
 		if k.opts != nil {
-			l := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(time.Minute)).RateLimiter("offered", append(k.opts(1000), rratelimiter.WithRate(rratelimiter.PerSecond(5)))...)
+			l := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(time.Minute)).
+				RateLimiter("offered", append(k.opts(1000), rratelimiter.WithRate(rratelimiter.PerSecond(5)))...)
 			if _, err := l.TryAcquire(t.Context(), 1); err != nil {
 				if !strings.Contains(err.Error(), "not offered yet") {
 					t.Fatalf("%s: %v", k.name, err)
@@ -105,8 +109,8 @@ func offered(t *testing.T, rdb *redis.Client) []kindOfGo {
 	return kinds
 }
 
-// An event is a grant or, with negative permits, a release. certain is false where the caller got no reply, so that the
-// server may or may not have executed the call.
+// An event is a grant or, with negative permits, a release. certain is false where the caller got
+// no reply, so that the server may or may not have executed the call.
 type event struct {
 	permits    int64
 	start, end time.Time // by the true clock
@@ -116,12 +120,13 @@ type event struct {
 // A mix is one test case.
 type mix struct {
 	wire
-	rdb          *redis.Client // without faults
-	names        [2]string
-	rate         int64
-	interval     int64
-	real         bool         // uses time.Now instead of now
-	now          atomic.Int64 // true time, in ms since 1970; clients with leases read it in the background
+	rdb      *redis.Client // without faults
+	names    [2]string
+	rate     int64
+	interval int64
+	real     bool // uses time.Now instead of now
+	// true time, in ms since 1970; clients with leases read it in the background
+	now          atomic.Int64
 	participants []*participant
 	ids          uint64
 	most         int64 // largest skew so far
@@ -150,7 +155,8 @@ func (m *mix) set(f *participant, skew int64) {
 	m.most, m.least = max(m.most, skew), min(m.least, skew)
 }
 
-// join creates a Go participant's client. After a crash it creates another one, with another client id.
+// join creates a Go participant's client. After a crash it creates another one, with another client
+// id.
 func (m *mix) join(f *participant, k kindOfGo, rdb *redis.Client) {
 	f.client = rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(time.Minute), rratelimiter.WithObserver(m.leased),
 		rratelimiter.WithClock(func() time.Time { return m.time().Add(time.Duration(f.skew.Load()) * time.Millisecond) }))
@@ -170,7 +176,8 @@ func (m *mix) note(limiter int, permits int64, start time.Time, certain bool) {
 	}
 }
 
-// An environment is shared by all test cases: connections, Redisson's scripts and the kinds of Go client.
+// An environment is shared by all test cases: connections, Redisson's scripts and the kinds of Go
+// client.
 type environment struct {
 	wire
 	rdb           *redis.Client
@@ -210,7 +217,10 @@ func newEnvironment(t *testing.T) *environment {
 func (c *environment) draw(t *rapid.T, real bool) *mix {
 	// Names of their own, because clients with leases of earlier cases may still use theirs.
 	n := c.cases.Add(1)
-	m := &mix{wire: c.wire, rdb: c.rdb, names: [2]string{fmt.Sprint("window:a", n), fmt.Sprint("window:b", n)}, real: real, leased: &c.leased}
+	m := &mix{
+		wire: c.wire, rdb: c.rdb, names: [2]string{fmt.Sprint("window:a", n), fmt.Sprint("window:b", n)}, real: real,
+		leased: &c.leased,
+	}
 	m.now.Store(epoch)
 	m.rate = rapid.Int64Range(1, 40).Draw(t, "rate")
 	m.interval = rapid.SampledFrom([]int64{20, 100, 1000, 60_000}).Draw(t, "interval")
@@ -386,8 +396,8 @@ func (m *mix) golang(t *rapid.T, c *environment, f *participant, limiter int, n 
 	}
 }
 
-// consistent fails the test unless free permits and the permits in records add up to the rate. All scripts of both
-// sides preserve this sum.
+// consistent fails the test unless free permits and the permits in records add up to the rate. All
+// scripts of both sides preserve this sum.
 func (m *mix) consistent(t *rapid.T) {
 	ctx := context.Background()
 	for limiter, name := range m.names {
@@ -416,7 +426,10 @@ func (m *mix) verify(t *rapid.T, c *environment) {
 		length := m.interval - m.spread()
 		held := m.held(limiter, length)
 		if held > m.rate {
-			t.Fatalf("a window of %d ms holds %d permits of limiter %d, and the rate is %d per %d ms", length, held, limiter, m.rate, m.interval)
+			t.Fatalf(
+				"a window of %d ms holds %d permits of limiter %d, and the rate is %d per %d ms", length, held, limiter, m.rate,
+				m.interval,
+			)
 		}
 		full = full || held == m.rate
 		if !m.ahead {
@@ -440,7 +453,8 @@ func (m *mix) verify(t *rapid.T, c *environment) {
 			}
 			free, err := sees()
 			if err == nil && free < m.rate && m.ahead {
-				m.pass(m.interval + m.spread() + m.slack + 1) // more for a lease may have been asked for in the background, and late
+				// more for a lease may have been asked for in the background, and late
+				m.pass(m.interval + m.spread() + m.slack + 1)
 				free, err = sees()
 			}
 			if err != nil || free != m.rate {
@@ -450,7 +464,8 @@ func (m *mix) verify(t *rapid.T, c *environment) {
 	}
 }
 
-// held returns the largest sum of permits of one limiter in a window of length ms, without released permits.
+// held returns the largest sum of permits of one limiter in a window of length ms, without released
+// permits.
 func (m *mix) held(limiter int, length int64) int64 {
 	if m.real {
 		// The exact time of a call is unknown here, so released permits count as never granted.
@@ -465,7 +480,8 @@ func (m *mix) held(limiter int, length int64) int64 {
 				d.permits += back
 			}
 		}
-		most, _ := window.LargestAt(grants, time.Duration(length)*time.Millisecond, time.Millisecond) // the resolution of Java's clock
+		// the resolution of Java's clock
+		most, _ := window.LargestAt(grants, time.Duration(length)*time.Millisecond, time.Millisecond)
 		return most
 	}
 	var scores []window.Score
@@ -489,8 +505,8 @@ func (m *mix) held(limiter int, length int64) int64 {
 	return most
 }
 
-// cancel marks permits as released at a moment: those of the oldest grants that still count, or of the newest. It also
-// returns how many permits there are no grants for.
+// cancel marks permits as released at a moment: those of the oldest grants that still count, or of
+// the newest. It also returns how many permits there are no grants for.
 func cancel(scores []window.Score, permits, at, length int64, oldest bool) ([]window.Score, int64) {
 	for i := range scores {
 		if !oldest {

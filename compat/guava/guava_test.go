@@ -1,5 +1,5 @@
-// Package guava tests that the smooth limiters of package classic behave like Guava's RateLimiter: the same random
-// requests on the same clock get the same waits, to the microsecond.
+// Package guava tests that the smooth limiters of package classic behave like Guava's RateLimiter:
+// the same random requests on the same clock get the same waits, to the microsecond.
 package guava
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/classic"
 )
 
-// harness builds the Java side in a temporary folder and returns its jar. This takes a few seconds, and the first time
-// on a machine a download of 4 MB.
+// harness builds the Java side in a temporary folder and returns its jar. This takes a few seconds,
+// and the first time on a machine a download of 4 MB.
 func harness(t *testing.T) string {
 	t.Helper()
 	mvn, err := exec.LookPath("mvn")
@@ -76,7 +76,8 @@ func (c *course) note(ours any, command string, args ...any) {
 
 func formatRate(rate float64) string { return strconv.FormatFloat(rate, 'g', -1, 64) }
 
-// run makes the requests to our own limiter, and records the commands for the real one with the expected answers.
+// run makes the requests to our own limiter, and records the commands for the real one with the
+// expected answers.
 func (c *course) run(t *testing.T, requests int) {
 	t.Helper()
 	clock := classic.WithClock(func() time.Time { return c.now })
@@ -90,9 +91,12 @@ func (c *course) run(t *testing.T, requests int) {
 		c.note("ok", "warming %s %d", formatRate(rate), warmUp.Microseconds())
 	}
 	for range requests {
-		// The time between requests is about the time that the permits take, so that some requests wait and some
-		// permits are stored.
-		c.now = c.now.Add(time.Duration(c.random.ExpFloat64() * 3e6 / limiter.Rate() * float64(c.random.Intn(3)) * 1e3).Truncate(time.Microsecond))
+		// The time between requests is about the time that the permits take, so that some requests wait
+		// and some permits are stored.
+		c.now = c.now.Add(
+			time.Duration(c.random.ExpFloat64() * 3e6 / limiter.Rate() * float64(c.random.Intn(3)) * 1e3).
+				Truncate(time.Microsecond),
+		)
 		c.note("ok", "at %d", c.now.Sub(c.start).Microseconds())
 		n := int64(1 + c.random.Intn(5))
 		if c.random.Intn(10) == 0 {
@@ -142,7 +146,9 @@ func TestSmoothIsGuavas(t *testing.T) {
 	if home := os.Getenv("JAVA_HOME"); home != "" {
 		java = filepath.Join(home, "bin", "java")
 	}
-	cmd := exec.CommandContext(t.Context(), java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-jar", harness(t))
+	cmd := exec.CommandContext(
+		t.Context(), java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-jar", harness(t),
+	)
 	var errs bytes.Buffer
 	cmd.Stdin, cmd.Stderr = &commands, &errs
 	output, err := cmd.Output()

@@ -1,6 +1,6 @@
-// Command harness starts a Java program that uses a real Redisson of a given version. The program (compat/java)
-// executes the command in the arguments. Without a command it reads commands from stdin and writes their answers to
-// stdout. Without arguments, harness prints its usage.
+// Command harness starts a Java program that uses a real Redisson of a given version. The program
+// (compat/java) executes the command in the arguments. Without a command it reads commands from
+// stdin and writes their answers to stdout. Without arguments, harness prints its usage.
 package main
 
 import (

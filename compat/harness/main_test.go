@@ -17,7 +17,8 @@ func TestWithoutAVersionTheHarnessSaysHowToUseIt(t *testing.T) {
 			t.Errorf("%q: %v, %q", args, err, out.String())
 		}
 	}
-	if err := run(t.Context(), []string{"--redis", "redis://127.0.0.1:1"}, nil); err == nil || !strings.HasPrefix(err.Error(), "--redis precedes the version of Redisson\nusage:") {
+	if err := run(t.Context(), []string{"--redis", "redis://127.0.0.1:1"}, nil); err == nil ||
+		!strings.HasPrefix(err.Error(), "--redis precedes the version of Redisson\nusage:") {
 		t.Errorf("an option in the place of the version: %v", err)
 	}
 }

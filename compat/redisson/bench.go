@@ -1,6 +1,7 @@
 package redisson
 
-// Bench: how fast Redisson's limiter is. The callers are Java's (Bench.java); here what they measured becomes Go values.
+// Bench: how fast Redisson's limiter is. The callers are Java's (Bench.java); here what they
+// measured becomes Go values.
 
 import (
 	"context"
@@ -13,8 +14,9 @@ import (
 // A Mode says how the callers of Bench call.
 type Mode string
 
-// Sync callers are threads that call tryAcquire(1) again and again; Async callers are so many calls of
-// tryAcquireAsync(1) in the air; Blocked callers are threads that call acquire(1) once, all at the same moment.
+// Sync callers are threads that call tryAcquire(1) again and again; Async callers are so many calls
+// of tryAcquireAsync(1) in the air; Blocked callers are threads that call acquire(1) once, all at
+// the same moment.
 const (
 	Sync    Mode = "sync"
 	Async   Mode = "async"
@@ -28,9 +30,11 @@ type BenchResult struct {
 	P50, P99          time.Duration // how long a call took
 }
 
-// Bench lets callers call as fast as they can, for a time, or until each is served where they are blocked. The bound of
-// the whole is ctx's, or the usual one on top of that time.
-func (p *Process) Bench(ctx context.Context, name string, mode Mode, callers int, d time.Duration) (BenchResult, error) {
+// Bench lets callers call as fast as they can, for a time, or until each is served where they are
+// blocked. The bound of the whole is ctx's, or the usual one on top of that time.
+func (p *Process) Bench(
+	ctx context.Context, name string, mode Mode, callers int, d time.Duration,
+) (BenchResult, error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, callTimeout+d)

@@ -32,8 +32,8 @@ const (
 
 var (
 	versionForm = regexp.MustCompile(`^[0-9][0-9A-Za-z.-]*$`)
-	// orphans are releases whose parent POM is missing at Maven Central, each with the release whose parent, which tells
-	// the versions of what Redisson needs, stands in for it.
+	// orphans are releases whose parent POM is missing at Maven Central, each with the release whose
+	// parent, which tells the versions of what Redisson needs, stands in for it.
 	orphans = map[string]string{"3.24.0": "3.24.1"}
 	// built remembers by version which jars this process has seen complete.
 	built sync.Map
@@ -129,8 +129,8 @@ func missing(folder string, versions []string) []string {
 	return todo
 }
 
-// buildTogether builds versions in one run, each a module of a project made for the occasion, and puts
-// the jars in their places. Its output comes back for the case that something is missing then.
+// buildTogether builds versions in one run, each a module of a project made for the occasion, and
+// puts the jars in their places. Its output comes back for the case that something is missing then.
 func buildTogether(ctx context.Context, sources, folder string, versions []string, again bool) (string, error) {
 	work, err := os.MkdirTemp(folder, "building-")
 	if err != nil {

@@ -1,7 +1,7 @@
 package redisson
 
-// The calls of RRateLimiter, one method each. They pass things on as they are, also where Redisson's
-// answers are odd; what is odd is said in the tests.
+// The calls of RRateLimiter, one method each. They pass things on as they are, also where
+// Redisson's answers are odd; what is odd is said in the tests.
 
 import (
 	"context"
@@ -48,8 +48,8 @@ func (r Rate) words() []string {
 	return words
 }
 
-// Methods lists what RRateLimiter and all that it extends offer in this version: NAME(TYPE,TYPE) for each
-// method, and NAME alone for those of the asynchronous, reactive and Rx forms.
+// Methods lists what RRateLimiter and all that it extends offer in this version: NAME(TYPE,TYPE)
+// for each method, and NAME alone for those of the asynchronous, reactive and Rx forms.
 func (p *Process) Methods(ctx context.Context) ([]string, error) {
 	return p.do(ctx, nil, "methods")
 }
@@ -76,8 +76,8 @@ func (p *Process) SetRate(ctx context.Context, name string, rate Rate) error {
 	return p.none(ctx, "setrate", name, rate.words()...)
 }
 
-// SetRateMillis calls setRate of type OVERALL with times in milliseconds, which may be too long for a time.Duration. A
-// keep-alive other than 0 needs 3.38.0 or later.
+// SetRateMillis calls setRate of type OVERALL with times in milliseconds, which may be too long for
+// a time.Duration. A keep-alive other than 0 needs 3.38.0 or later.
 func (p *Process) SetRateMillis(ctx context.Context, name string, permits, interval, keepAlive int64) error {
 	words := []string{string(Overall), number(permits), number(interval)}
 	if keepAlive != 0 {
@@ -102,9 +102,9 @@ func (p *Process) TryAcquireTimeout(ctx context.Context, name string, n int64, t
 }
 
 // Acquire calls acquire(n), which waits without end: the bound is the context (30 s where it has
-// none). A call that was given up is interrupted in Java, but what Redisson has begun behind it goes
-// on and takes the permits when they are free (seen with 3.13.6, 3.17.5, 3.35.0 and 4.7.0): end the
-// Process, or use another name, where that matters.
+// none). A call that was given up is interrupted in Java, but what Redisson has begun behind it
+// goes on and takes the permits when they are free (seen with 3.13.6, 3.17.5, 3.35.0 and 4.7.0):
+// end the Process, or use another name, where that matters.
 func (p *Process) Acquire(ctx context.Context, name string, n int64) error {
 	return p.none(ctx, "acquire", name, number(n))
 }
@@ -178,8 +178,8 @@ func (p *Process) TTL(ctx context.Context, name string) (time.Duration, error) {
 	return time.Duration(ms) * time.Millisecond, err
 }
 
-// ExpireTime calls getExpireTime (in 3.17.5, not in 3.16.8; on Redis 7): milliseconds since 1970, or
-// -1 or -2 as in TTL.
+// ExpireTime calls getExpireTime (in 3.17.5, not in 3.16.8; on Redis 7): milliseconds since 1970,
+// or -1 or -2 as in TTL.
 func (p *Process) ExpireTime(ctx context.Context, name string) (int64, error) {
 	return p.int(ctx, "expiretime", name)
 }

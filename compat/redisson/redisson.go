@@ -1,17 +1,19 @@
-// Package redisson runs real Redissons in Go tests. It builds a small Java program (compat/java) with any version of
-// Redisson on Maven Central, starts it as a child process, and has a method for each of its commands. It is the Java
-// side of all compatibility tests in this repository, and does not depend on the Go limiter.
+// Package redisson runs real Redissons in Go tests. It builds a small Java program (compat/java)
+// with any version of Redisson on Maven Central, starts it as a child process, and has a method for
+// each of its commands. It is the Java side of all compatibility tests in this repository, and does
+// not depend on the Go limiter.
 //
 //	java := redisson.Start(t, "3.17.5", redisson.Addr("127.0.0.1:6379"))
 //	ok, err := java.TryAcquire(ctx, "jobs", 1)
 //
-// A test of many versions first calls Build for all of them. That runs Maven once. If all are built already, Build only
-// compares some files. JDK 17 and Maven are needed: if one is missing, Build and Start fail and say how to install it.
+// A test of many versions first calls Build for all of them. That runs Maven once. If all are built
+// already, Build only compares some files. JDK 17 and Maven are needed: if one is missing, Build
+// and Start fail and say how to install it.
 //
 // Commands on one Process may run at the same time, each in a Java thread of its own.
 //
-// This file has the process and the protocol, commands.go the commands, run.go threads that acquire in the background,
-// bench.go the measurement of such threads, build.go the build.
+// This file has the process and the protocol, commands.go the commands, run.go threads that acquire
+// in the background, bench.go the measurement of such threads, build.go the build.
 package redisson
 
 import (
@@ -121,8 +123,8 @@ func Env(pairs ...string) Option {
 	return func(s *settings) { s.env = append(s.env, pairs...) }
 }
 
-// JVM gives the flags of the JVM itself. The default ones let it start fast and stay small; whoever measures speed wants
-// others.
+// JVM gives the flags of the JVM itself. The default ones let it start fast and stay small; whoever
+// measures speed wants others.
 func JVM(flags ...string) Option {
 	return func(s *settings) { s.jvm = flags }
 }
@@ -156,14 +158,15 @@ type call struct {
 }
 
 // Start builds the harness for a version where that has not been done, starts it, and stops it when
-// the test ends. If the test has failed by then, what the JVM wrote to stderr is logged. Redisson's first command has 3 s: on a
-// busy machine that can be too short, so Start tries up to three times.
+// the test ends. If the test has failed by then, what the JVM wrote to stderr is logged. Redisson's
+// first command has 3 s: on a busy machine that can be too short, so Start tries up to three times.
 func Start(tb testing.TB, version string, opts ...Option) *Process {
 	tb.Helper()
 	var p *Process
 	var err error
 	for range 3 {
-		if p, err = Open(context.Background(), version, opts...); err == nil || !strings.Contains(err.Error(), "RedisTimeoutException") {
+		if p, err = Open(context.Background(), version, opts...); err == nil ||
+			!strings.Contains(err.Error(), "RedisTimeoutException") {
 			break
 		}
 	}
@@ -238,18 +241,19 @@ func Open(ctx context.Context, version string, opts ...Option) (*Process, error)
 }
 
 // Command prepares, but does not start, the harness with the words of its own command line; a build
-// that it needs is bounded by the context. Without a command among the words it speaks the protocol of
-// compat/java on stdin and stdout.
+// that it needs is bounded by the context. Without a command among the words it speaks the protocol
+// of compat/java on stdin and stdout.
 func Command(ctx context.Context, version string, words ...string) (*exec.Cmd, error) {
 	return command(ctx, version, smallJVM, words)
 }
 
-// smallJVM are flags for a JVM that starts fast and stays small. A class data archive of our own was measured too: it
-// saves 50 ms of 700, and is not worth its 10 MB a version.
+// smallJVM are flags for a JVM that starts fast and stays small. A class data archive of our own
+// was measured too: it saves 50 ms of 700, and is not worth its 10 MB a version.
 var smallJVM = []string{"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m"}
 
-// quietJVM are flags for a JVM that leaves stdout to the protocol: its log goes to stderr. It keeps no performance data, because
-// JVMs that start at the same time can lock each other's files, and log that.
+// quietJVM are flags for a JVM that leaves stdout to the protocol: its log goes to stderr. It keeps
+// no performance data, because JVMs that start at the same time can lock each other's files, and
+// log that.
 var quietJVM = []string{"-XX:-UsePerfData", "-Xlog:disable", "-Xlog:all=warning:stderr"}
 
 func command(ctx context.Context, version string, flags, words []string) (*exec.Cmd, error) {

@@ -44,10 +44,22 @@ var matrix = []traits{
 	{version: "3.20.1", member: 13, nameMapper: true, exceedsFails: true, expireIf: true, emptyConfig: true},
 	{version: "3.21.0", member: 21, nameMapper: true, exceedsFails: true, expireIf: true, emptyConfig: true},
 	{version: "3.35.0", member: 21, nameMapper: true, exceedsFails: true, expireIf: true, emptyConfig: true},
-	{version: "3.38.0", member: 21, nameMapper: true, exceedsFails: true, expireIf: true, emptyConfig: true, keepAlive: true},
-	{version: "3.52.0", member: 21, nameMapper: true, exceedsFails: true, expireIf: true, emptyConfig: true, keepAlive: true, release: true},
-	{version: "4.6.1", member: 21, nameMapper: true, exceedsFails: true, expireIf: true, emptyConfig: true, keepAlive: true, release: true, updateRate: true},
-	{version: "4.7.0", member: 21, nameMapper: true, exceedsFails: true, expireIf: true, emptyConfig: true, keepAlive: true, release: true, updateRate: true},
+	{
+		version: "3.38.0", member: 21, nameMapper: true, exceedsFails: true, expireIf: true, emptyConfig: true,
+		keepAlive: true,
+	},
+	{
+		version: "3.52.0", member: 21, nameMapper: true, exceedsFails: true, expireIf: true, emptyConfig: true,
+		keepAlive: true, release: true,
+	},
+	{
+		version: "4.6.1", member: 21, nameMapper: true, exceedsFails: true, expireIf: true, emptyConfig: true,
+		keepAlive: true, release: true, updateRate: true,
+	},
+	{
+		version: "4.7.0", member: 21, nameMapper: true, exceedsFails: true, expireIf: true, emptyConfig: true,
+		keepAlive: true, release: true, updateRate: true,
+	},
 }
 
 // closely are the versions that all commands are tried on.
@@ -168,8 +180,8 @@ func checkState(t *testing.T, db *redis.Client, v traits, name, valueKey, permit
 	}
 }
 
-// checkRun lets threads acquire from 40 per 200 ms, checks the log, and reports whether the run was more than a start:
-// a whole rate was granted, to two threads or more, and pollers were refused.
+// checkRun lets threads acquire from 40 per 200 ms, checks the log, and reports whether the run was
+// more than a start: a whole rate was granted, to two threads or more, and pollers were refused.
 func checkRun(t *testing.T, java *redisson.Process, name string, blocked bool) bool {
 	t.Helper()
 	const rate, interval = 40, 200 * time.Millisecond
@@ -195,10 +207,14 @@ func checkRun(t *testing.T, java *redisson.Process, name string, blocked bool) b
 			t.Errorf("odd grant %+v in a run from %v to %v", g, at, result.End)
 		}
 	}
-	const early = 5 * time.Millisecond // Redisson counts in whole ms: the first grant, and each interval, can be up to 1 ms early
+	// Redisson counts in whole ms: the first grant, and each interval, can be up to 1 ms early
+	const early = 5 * time.Millisecond
 	intervals := int64((result.End.Sub(at)+early)/interval) + 1
 	if sum > intervals*rate || sum != result.Permits || told != len(result.Grants) {
-		t.Errorf("granted %d (said %d), want at most %d; told of %d of %d", sum, result.Permits, intervals*rate, told, len(result.Grants))
+		t.Errorf(
+			"granted %d (said %d), want at most %d; told of %d of %d", sum, result.Permits, intervals*rate, told,
+			len(result.Grants),
+		)
 	}
 	// Redisson's script fails if the permits do not suffice and the last record has just expired.
 	faults := slices.DeleteFunc(result.Faults, func(err error) bool { return strings.Contains(err.Error(), "unpack") })
@@ -291,7 +307,9 @@ func testKeepAlive(t *testing.T, java *redisson.Process, v traits, db *redis.Cli
 
 func testPerClient(t *testing.T, java *redisson.Process, v traits, db *redis.Client, name string) {
 	ctx := t.Context()
-	want(t, true)(java.TrySetRate(ctx, name, redisson.Rate{Type: redisson.PerClient, Permits: 5, Interval: 10 * time.Second}))
+	want(t, true)(
+		java.TrySetRate(ctx, name, redisson.Rate{Type: redisson.PerClient, Permits: 5, Interval: 10 * time.Second}),
+	)
 	want(t, true)(java.TryAcquire(ctx, name, 2))
 	want(t, true)(java.TryAcquire(ctx, name, 1))
 	want(t, redisson.Rate{Type: redisson.PerClient, Permits: 5, Interval: 10 * time.Second})(java.Config(ctx, name))
@@ -330,7 +348,9 @@ func testWaiting(t *testing.T, java *redisson.Process, name string) {
 	cancel()
 
 	// A blocked run that never gets anything is given up, and says so.
-	result, err := java.Run(ctx, name, redisson.Work{Blocked: true, Threads: 2, For: time.Second, Grace: 100 * time.Millisecond})
+	result, err := java.Run(
+		ctx, name, redisson.Work{Blocked: true, Threads: 2, For: time.Second, Grace: 100 * time.Millisecond},
+	)
 	ok(t, err)
 	if result.Unfinished != 2 || len(result.Grants) != 0 {
 		t.Errorf("%d unfinished, %d grants; want 2 and 0", result.Unfinished, len(result.Grants))
@@ -503,7 +523,9 @@ func TestTopologies(t *testing.T) {
 				want(t, true)(java.TryAcquire(t.Context(), limiter, 2))
 				want(t, int64(3))(java.Available(t.Context(), limiter))
 				if name == "user" {
-					want(t, int64(1))(locked.Client(func(o *redis.Options) { o.Password, o.DB = "se/cret", 3 }).Exists(t.Context(), limiter).Result())
+					want(t, int64(1))(
+						locked.Client(func(o *redis.Options) { o.Password, o.DB = "se/cret", 3 }).Exists(t.Context(), limiter).Result(),
+					)
 				}
 				if name == "prefix" {
 					want(t, int64(2))(single.Client().Exists(t.Context(), "mapped:"+limiter, "{mapped:"+limiter+"}:value").Result())
@@ -541,7 +563,8 @@ func TestProcessEnds(t *testing.T) {
 	ok(t, process.Kill())
 	deadline := time.Now().Add(5 * time.Second)
 	for {
-		if _, err = crashed.Available(t.Context(), "x"); err != nil && strings.Contains(err.Error(), "has ended (signal: killed)") {
+		if _, err = crashed.Available(t.Context(), "x"); err != nil &&
+			strings.Contains(err.Error(), "has ended (signal: killed)") {
 			break
 		}
 		if time.Now().After(deadline) {

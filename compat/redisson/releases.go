@@ -1,7 +1,7 @@
 package redisson
 
-// Releases are all of Redisson that have a jar at Maven Central, from 3.13.3 on, the first with the algorithm of today, as
-// of 21 November 2026. 4.4.0 to 4.6.0 exist as tags only.
+// Releases are all of Redisson that have a jar at Maven Central, from 3.13.3 on, the first with the
+// algorithm of today, as of 21 November 2026. 4.4.0 to 4.6.0 exist as tags only.
 var Releases = []string{
 	"3.13.3", "3.13.4", "3.13.5", "3.13.6", "3.14.0", "3.14.1", "3.15.0", "3.15.1", "3.15.2", "3.15.3", "3.15.4",
 	"3.15.5", "3.15.6", "3.16.0", "3.16.1", "3.16.2", "3.16.3", "3.16.4", "3.16.5", "3.16.6", "3.16.7", "3.16.8",

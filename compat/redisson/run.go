@@ -68,8 +68,8 @@ func (w Work) bound() time.Duration {
 }
 
 // A Grant is one successful acquire. The call that was granted began at Start and had returned by
-// End, by the clock of this machine, in microseconds: the permits were taken in between. For blocked
-// threads Start is when acquire was called, for others when the last tryAcquire was.
+// End, by the clock of this machine, in microseconds: the permits were taken in between. For
+// blocked threads Start is when acquire was called, for others when the last tryAcquire was.
 type Grant struct {
 	Thread     int
 	Permits    int64
@@ -152,7 +152,8 @@ func (p *Process) Run(ctx context.Context, name string, work Work) (*RunResult, 
 	result.Begin = time.UnixMilli(summary["begin"])
 	result.End = time.UnixMilli(summary["end"])
 	// A thread that comes back in the very moment in which it is given up is in the sum or not.
-	if summary["unfinished"] == 0 && (summary["grants"] != int64(len(result.Grants)) || summary["permits"] != result.Permits) {
+	if summary["unfinished"] == 0 &&
+		(summary["grants"] != int64(len(result.Grants)) || summary["permits"] != result.Permits) {
 		return result, fmt.Errorf("redisson: run logged %d grants of %d permits, but says %q",
 			len(result.Grants), result.Permits, answer)
 	}

@@ -1,6 +1,6 @@
-// Package springgateway tests that NewSpringBucket of package classic shares the buckets of Spring Cloud Gateway: this
-// library and the script in the gateway's jars grant the same and leave the same bytes in Redis, whichever of them made the
-// calls before.
+// Package springgateway tests that NewSpringBucket of package classic shares the buckets of Spring
+// Cloud Gateway: this library and the script in the gateway's jars grant the same and leave the
+// same bytes in Redis, whichever of them made the calls before.
 package springgateway
 
 import (
@@ -25,16 +25,18 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// jars are those of pom.xml, which have all three scripts of the releases 3.0.6 to 5.0.4. Each has the beginning of a key as it
-// stands in the gateway's code: \x01 is where Java puts a text.
+// jars are those of pom.xml, which have all three scripts of the releases 3.0.6 to 5.0.4. Each has
+// the beginning of a key as it stands in the gateway's code: \x01 is where Java puts a text.
 var jars = map[string]string{
-	"spring-cloud-gateway-server-3.1.9.jar":         "request_rate_limiter.{",            // and then the key
-	"spring-cloud-gateway-server-4.2.0.jar":         "request_rate_limiter.{\x01.\x01}.", // the id of the route and the key
+	"spring-cloud-gateway-server-3.1.9.jar": "request_rate_limiter.{", // and then the key
+	// the id of the route and the key
+	"spring-cloud-gateway-server-4.2.0.jar":         "request_rate_limiter.{\x01.\x01}.",
 	"spring-cloud-gateway-server-4.3.5.jar":         "request_rate_limiter.{\x01.\x01}.",
 	"spring-cloud-gateway-server-webflux-5.0.4.jar": "request_rate_limiter.{\x01.\x01}.",
 }
 
-// fetch returns the folder of the jars. It takes seconds, and the first time on a machine a download of 10 MB.
+// fetch returns the folder of the jars. It takes seconds, and the first time on a machine a
+// download of 10 MB.
 func fetch(t *testing.T) string {
 	t.Helper()
 	if programs := maven.Missing(t.Context()); len(programs) > 0 {
@@ -95,13 +97,14 @@ func scripts(t *testing.T) map[string]*redis.Script {
 	return all
 }
 
-// The ids of a course: the gateway alone uses the first, this library the second, and both the third, in random turns.
+// The ids of a course: the gateway alone uses the first, this library the second, and both the
+// third, in random turns.
 const theirs, ours, mixed = 0, 1, 2
 
 var ids = [...]string{theirs: "theirs", ours: "ours", mixed: "mixed"}
 
-// A course is a random history of one bucket, kept under the ids. It runs on the server's clock, as the gateway does.
-// Time passes as the stored time moves into the past.
+// A course is a random history of one bucket, kept under the ids. It runs on the server's clock, as
+// the gateway does. Time passes as the stored time moves into the past.
 type course struct {
 	*testing.T
 	rdb       *redis.Client
@@ -156,7 +159,8 @@ func (c *course) request() int64 {
 	return 1 + c.random.Int63n(min(c.p.BurstCapacity, max(3, c.p.ReplenishRate/2)))
 }
 
-// ask takes tokens from a bucket, by the gateway's script, which Java gives these arguments, or by this library.
+// ask takes tokens from a bucket, by the gateway's script, which Java gives these arguments, or by
+// this library.
 func (c *course) ask(id string, byGateway bool, n int64) (answer string) {
 	c.Helper()
 	if byGateway {
@@ -173,7 +177,8 @@ func (c *course) ask(id string, byGateway bool, n int64) (answer string) {
 	return fmt.Sprintf("granted %t, %d left", r.Allowed, r.Remaining)
 }
 
-// put makes the states of all ids that of the course, without a TTL, and returns the time by the server's clock.
+// put makes the states of all ids that of the course, without a TTL, and returns the time by the
+// server's clock.
 func (c *course) put() time.Time {
 	c.Helper()
 	commands := c.rdb.Pipeline()
@@ -202,8 +207,8 @@ type outcome struct {
 	ttls   [2]float64 // s
 }
 
-// look reads what is stored for an id, and returns the time by the server's clock. The TTLs are those that were set, provided
-// that this was less than a second minus the margin ago.
+// look reads what is stored for an id, and returns the time by the server's clock. The TTLs are
+// those that were set, provided that this was less than a second minus the margin ago.
 func (o *outcome) look(c *course, id string) time.Time {
 	c.Helper()
 	commands := c.rdb.Pipeline()
@@ -220,7 +225,8 @@ func (o *outcome) look(c *course, id string) time.Time {
 	return now.Val()
 }
 
-// step makes one request to each of the ids, and compares. If a second begins meanwhile, or nearly passes, it repeats them.
+// step makes one request to each of the ids, and compares. If a second begins meanwhile, or nearly
+// passes, it repeats them.
 func (c *course) step() {
 	c.Helper()
 	c.change()

@@ -1,4 +1,5 @@
-// Package containers has an image of rrl and manifests for Kubernetes. docs/guide/run-in-containers.md describes them.
+// Package containers has an image of rrl and manifests for Kubernetes.
+// docs/guide/run-in-containers.md describes them.
 package containers
 
 import (
@@ -20,7 +21,8 @@ type manifest struct {
 	rules      corev1.ConfigMap
 }
 
-// read reads a file. A field that Kubernetes does not have is an error, and so is one that is written twice.
+// read reads a file. A field that Kubernetes does not have is an error, and so is one that is
+// written twice.
 func read(t *testing.T, file string) (m manifest) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -49,8 +51,12 @@ func TestManifestsAreThoseOfKubernetes(t *testing.T) {
 		m := read(t, file)
 		pod := m.deployment.Spec.Template
 		labels := pod.Labels
-		if !reflect.DeepEqual(labels, m.deployment.Spec.Selector.MatchLabels) || !reflect.DeepEqual(labels, m.service.Spec.Selector) || len(labels) == 0 {
-			t.Errorf("%s: the labels of the Pods are %v, but the selectors %v and %v", file, labels, m.deployment.Spec.Selector.MatchLabels, m.service.Spec.Selector)
+		if !reflect.DeepEqual(labels, m.deployment.Spec.Selector.MatchLabels) ||
+			!reflect.DeepEqual(labels, m.service.Spec.Selector) || len(labels) == 0 {
+			t.Errorf(
+				"%s: the labels of the Pods are %v, but the selectors %v and %v", file, labels,
+				m.deployment.Spec.Selector.MatchLabels, m.service.Spec.Selector,
+			)
 		}
 		one := pod.Spec.Containers[0]
 		for _, port := range m.service.Spec.Ports {
@@ -61,7 +67,8 @@ func TestManifestsAreThoseOfKubernetes(t *testing.T) {
 			}
 		}
 		secure, outer := one.SecurityContext, pod.Spec.SecurityContext
-		if !*outer.RunAsNonRoot || *secure.AllowPrivilegeEscalation || !*secure.ReadOnlyRootFilesystem || !slices.Equal(secure.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+		if !*outer.RunAsNonRoot || *secure.AllowPrivilegeEscalation || !*secure.ReadOnlyRootFilesystem ||
+			!slices.Equal(secure.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 			t.Errorf("%s: %v, %v", file, outer, secure)
 		}
 		if one.Resources.Requests.Memory().Cmp(*one.Resources.Limits.Memory()) > 0 {

@@ -1,16 +1,18 @@
-// Command gateway is a reverse proxy that limits the requests of each client to each path: 10 per second and 200 per
-// minute. Different spellings of a path ("//x", "/./x", "/x;a") count as the same path, even if only some backends read them
-// as one. Clients in private networks, and on the same machine, are not limited. All gateways on one Redis share the
-// limits, whose names are "ratelimit:IP:PATH:INTERVAL".
+// Command gateway is a reverse proxy that limits the requests of each client to each path: 10 per
+// second and 200 per minute. Different spellings of a path ("//x", "/./x", "/x;a") count as the
+// same path, even if only some backends read them as one. Clients in private networks, and on the
+// same machine, are not limited. All gateways on one Redis share the limits, whose names are
+// "ratelimit:IP:PATH:INTERVAL".
 //
-// The proxies of -trust must write X-Forwarded-For. The client of a proxy's request without this header is unknown, so
-// the request is limited by the proxy's address, even if that is private. The networks of -trust must not contain
-// clients. In the folder examples:
+// The proxies of -trust must write X-Forwarded-For. The client of a proxy's request without this
+// header is unknown, so the request is limited by the proxy's address, even if that is private. The
+// networks of -trust must not contain clients. In the folder examples:
 //
 //	go run ./gateway -backend http://localhost:9000 -redis redis://localhost:6379 -trust 10.0.0.0/8
 //
-// To see it refuse on one machine, let it trust this machine, and name a client. Some server must listen on port 9000, such as
-// python3 -m http.server 9000. 12 requests within a second are two too many:
+// To see it refuse on one machine, let it trust this machine, and name a client. Some server must
+// listen on port 9000, such as python3 -m http.server 9000. 12 requests within a second are two too
+// many:
 //
 //	go run ./gateway -backend http://localhost:9000 -redis redis://localhost:6379 -trust 127.0.0.0/8,::1/128
 //	curl -s -o /dev/null -w '%{http_code}\n' -H 'X-Forwarded-For: 203.0.113.5' 'http://localhost:8080/?[1-12]'
@@ -78,7 +80,9 @@ func networks(list string) (found []netip.Prefix, err error) {
 }
 
 // gateway returns a handler that forwards requests to a backend, as far as the limits allow.
-func gateway(client *rratelimiter.Client, backend *url.URL, trusted []netip.Prefix, policy *httplimit.Policy) http.Handler {
+func gateway(
+	client *rratelimiter.Client, backend *url.URL, trusted []netip.Prefix, policy *httplimit.Policy,
+) http.Handler {
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(backend)
 		r.Out.Header["X-Forwarded-For"] = r.In.Header["X-Forwarded-For"]

@@ -37,9 +37,13 @@ func start(t *testing.T, s *redistest.Server) *world {
 	}))
 	t.Cleanup(backend.Close)
 	began := time.Now().Truncate(time.Millisecond) // on long intervals, scores of grants are whole ms
-	client := rratelimiter.NewClient(s.Client(), rratelimiter.WithCallTimeout(10*time.Second), rratelimiter.WithClock(func() time.Time {
-		return began.Add(time.Duration(w.advanced.Load()))
-	}))
+	client := rratelimiter.NewClient(
+		s.Client(),
+		rratelimiter.WithCallTimeout(10*time.Second),
+		rratelimiter.WithClock(func() time.Time {
+			return began.Add(time.Duration(w.advanced.Load()))
+		}),
+	)
 	target, err := url.Parse(backend.URL)
 	if err != nil {
 		t.Fatal(err)
@@ -151,7 +155,8 @@ func TestDetoursAreNoOtherPaths(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		n := 0
 		for _, path := range []string{
-			"/orders", "//orders", "/./orders", "/x/../orders", "/orders/", "/orders;0", "/orders;1", "/x/..;/orders", "/%6frders",
+			"/orders", "//orders", "/./orders", "/x/../orders", "/orders/", "/orders;0", "/orders;1", "/x/..;/orders",
+			"/%6frders",
 		} {
 			n += w.passed(4, path, "203.0.113.7")
 		}
@@ -167,7 +172,10 @@ func TestNamesInRedis(t *testing.T) {
 		rdb := w.redis.Client()
 		keys := rdb.Keys(t.Context(), "ratelimit:*").Val()
 		slices.Sort(keys)
-		if want := []string{"ratelimit:203.0.113.7:/orders:1m", "ratelimit:203.0.113.7:/orders:1s"}; !slices.Equal(keys, want) {
+		if want := []string{"ratelimit:203.0.113.7:/orders:1m", "ratelimit:203.0.113.7:/orders:1s"}; !slices.Equal(
+			keys,
+			want,
+		) {
 			t.Errorf("%v, not %v", keys, want)
 		}
 		for _, key := range rdb.Keys(t.Context(), "*").Val() {
@@ -215,7 +223,8 @@ func TestWrongFlags(t *testing.T) {
 		{"http://localhost", "redis://localhost", "10.0.0.0", "trust:"},
 		{"http://localhost", "redis://localhost", "", "listen"},
 	} {
-		if err := run("localhost:nonsense", c.backend, c.redis, c.trust); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := run("localhost:nonsense", c.backend, c.redis, c.trust); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

@@ -1,5 +1,5 @@
-// Command java is the Go side of a limit that Java shares. src/main/java/example/Orders.java is the Java side. The
-// arguments are the address of Redis and the number of seconds to run.
+// Command java is the Go side of a limit that Java shares. src/main/java/example/Orders.java is the
+// Java side. The arguments are the address of Redis and the number of seconds to run.
 package main
 
 import (

@@ -20,8 +20,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// The commands of the README run both programs on one server. No second has more than 10 grants, by what the server has
-// executed.
+// The commands of the README run both programs on one server. No second has more than 10 grants, by
+// what the server has executed.
 func TestBothKeepOneLimit(t *testing.T) {
 	server := redistest.Real(t)
 	page, err := os.ReadFile("README.md")
@@ -70,8 +70,9 @@ func TestBothKeepOneLimit(t *testing.T) {
 	}
 	programs.Wait()
 
-	// A program reads its clock before it sends a call, and may stand still in between: a grant was made at some time from its
-	// score until the server executed it. A record that a repeated call writes again is one grant.
+	// A program reads its clock before it sends a call, and may stand still in between: a grant was
+	// made at some time from its score until the server executed it. A record that a repeated call
+	// writes again is one grant.
 	grants := map[string]window.Grant{}
 	for _, c := range executed.Stop() {
 		for score, member := range c.Added() {
@@ -81,7 +82,9 @@ func TestBothKeepOneLimit(t *testing.T) {
 			}
 			g, again := grants[member]
 			if !again {
-				g = window.Grant{Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))), Start: time.UnixMicro(at)}
+				g = window.Grant{
+					Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))), Start: time.UnixMicro(at),
+				}
 			}
 			g.End = c.Time
 			grants[member] = g

@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// A service is a guarded server that records each served request: the time of its arrival, and the time when it had
-// passed the guard.
+// A service is a guarded server that records each served request: the time of its arrival, and the
+// time when it had passed the guard.
 type service struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -47,7 +47,8 @@ func serve(tb testing.TB, guard *httplimit.Guard) *service {
 	return s
 }
 
-// attack sends requests for a page at a rate for a duration d. It calls see, if not nil, with each result in order.
+// attack sends requests for a page at a rate for a duration d. It calls see, if not nil, with each
+// result in order.
 func attack(tb testing.TB, url string, perSecond int, d time.Duration, see func(*vegeta.Result)) *vegeta.Metrics {
 	tb.Helper()
 	attacker := vegeta.NewAttacker(vegeta.Timeout(30*time.Second), vegeta.KeepAlive(true))
@@ -69,8 +70,8 @@ func client(s *redistest.Server) *rratelimiter.Client {
 
 func TestNoMoreThanTheLimitPasses(t *testing.T) {
 	s := redistest.Shared(t)
-	// The guard fails closed, so that only granted requests pass. The bound leaves time for the replies of a busy
-	// machine.
+	// The guard fails closed, so that only granted requests pass. The bound leaves time for the
+	// replies of a busy machine.
 	policy := &httplimit.Policy{Failure: httplimit.FailClosed, Bound: 20 * time.Second}
 	for _, c := range []struct {
 		name string
@@ -111,8 +112,8 @@ func TestNoMoreThanTheLimitPasses(t *testing.T) {
 	}
 }
 
-// The zero policy bounds the time of Redis to 100 ms. A request without this bound would hang here for the call timeout
-// of 30 s.
+// The zero policy bounds the time of Redis to 100 ms. A request without this bound would hang here
+// for the call timeout of 30 s.
 func TestTrafficGoesOnWithoutRedis(t *testing.T) {
 	for _, c := range []struct {
 		name      string
@@ -179,8 +180,9 @@ func awaitRefusal(t *testing.T, s *service) {
 	t.Fatal("nothing is refused for 30 s")
 }
 
-// BenchmarkLoad reports the latency of a request at 500 requests per second over loopback, without a guard and with one
-// and two limits. The differences are the cost of a guard. The time per operation has no meaning here.
+// BenchmarkLoad reports the latency of a request at 500 requests per second over loopback, without
+// a guard and with one and two limits. The differences are the cost of a guard. The time per
+// operation has no meaning here.
 func BenchmarkLoad(b *testing.B) {
 	c := client(redistest.Shared(b))
 	one := httplimit.Per(c, "1s", rratelimiter.PerSecond(1e6), httplimit.Path)
@@ -188,7 +190,8 @@ func BenchmarkLoad(b *testing.B) {
 	for _, limits := range [][]httplimit.Limit{nil, {one}, {one, two}} {
 		b.Run(fmt.Sprintf("%d limits", len(limits)), func(b *testing.B) {
 			guard := httplimit.New(limits...)
-			guard.Policy = &httplimit.Policy{Failure: httplimit.FailClosed, Bound: 20 * time.Second} // so that Redis decides every request
+			// so that Redis decides every request
+			guard.Policy = &httplimit.Policy{Failure: httplimit.FailClosed, Bound: 20 * time.Second}
 			service := serve(b, guard)
 			var median, late []time.Duration
 			for b.Loop() {

@@ -146,15 +146,24 @@ func TestAlertsFireWhenTheyShould(t *testing.T) {
 		outcome  string // of a guard, in addition to many good ones
 		expected []string
 	}{
-		"all is well":             {good, time.Second, "", nil},
-		"calls fail":              {rratelimiter.CallInfo{Denied: 1, Err: down}, 0, "", []string{"RateLimiterCallsFail"}},
-		"a reply is lost":         {rratelimiter.CallInfo{Err: rratelimiter.ErrOutcomeUnknown}, 0, "", []string{"RateLimiterCallsFail", "RateLimiterOutcomeUnknown"}},
-		"Redis is unavailable":    {rratelimiter.CallInfo{Fallback: true}, 0, "", []string{"RateLimiterFallsBack"}},
-		"Redis is slow":           {rratelimiter.CallInfo{Latency: 300 * time.Millisecond}, 0, "", []string{"RateLimiterSlow"}},
-		"most is refused":         {rratelimiter.CallInfo{Denied: 5, DenyCacheHits: 5}, 0, "", []string{"RateLimiterRefusesMost"}},
-		"another rate":            {rratelimiter.CallInfo{RateMismatch: true}, 0, "", []string{"RateLimiterRateMismatch"}},
-		"a broken state":          {rratelimiter.CallInfo{Repaired: "x"}, 0, "", []string{"RateLimiterRepaired"}},
-		"callers are cancelled":   {rratelimiter.CallInfo{Permits: 2, Unclaimed: 2}, 0, "", []string{"RateLimiterPermitsUnclaimed"}},
+		"all is well": {good, time.Second, "", nil},
+		"calls fail":  {rratelimiter.CallInfo{Denied: 1, Err: down}, 0, "", []string{"RateLimiterCallsFail"}},
+		"a reply is lost": {
+			rratelimiter.CallInfo{Err: rratelimiter.ErrOutcomeUnknown}, 0, "",
+			[]string{"RateLimiterCallsFail", "RateLimiterOutcomeUnknown"},
+		},
+		"Redis is unavailable": {rratelimiter.CallInfo{Fallback: true}, 0, "", []string{"RateLimiterFallsBack"}},
+		"Redis is slow": {
+			rratelimiter.CallInfo{Latency: 300 * time.Millisecond}, 0, "", []string{"RateLimiterSlow"},
+		},
+		"most is refused": {
+			rratelimiter.CallInfo{Denied: 5, DenyCacheHits: 5}, 0, "", []string{"RateLimiterRefusesMost"},
+		},
+		"another rate":   {rratelimiter.CallInfo{RateMismatch: true}, 0, "", []string{"RateLimiterRateMismatch"}},
+		"a broken state": {rratelimiter.CallInfo{Repaired: "x"}, 0, "", []string{"RateLimiterRepaired"}},
+		"callers are cancelled": {
+			rratelimiter.CallInfo{Permits: 2, Unclaimed: 2}, 0, "", []string{"RateLimiterPermitsUnclaimed"},
+		},
 		"callers wait":            {good, time.Minute, "", []string{"RateLimiterWaitsLong"}},
 		"a guard fails open":      {good, 0, "failed open", []string{"RateLimiterGuardFails"}},
 		"a guard fails closed":    {good, 0, "failed closed", []string{"RateLimiterGuardFails"}},

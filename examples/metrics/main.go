@@ -1,5 +1,5 @@
-// Command metrics runs a worker at the rate of a limiter, and serves the metrics of the limiter for Prometheus at
-// http://localhost:2112/metrics. docs/observability.md describes the metrics.
+// Command metrics runs a worker at the rate of a limiter, and serves the metrics of the limiter for
+// Prometheus at http://localhost:2112/metrics. docs/observability.md describes the metrics.
 //
 //	go run ./metrics -redis redis://localhost:6379
 package main
@@ -43,7 +43,8 @@ func main() {
 
 // watched returns a client, and a handler that serves its metrics.
 func watched(rdb rratelimiter.Redis) (*rratelimiter.Client, http.Handler) {
-	metrics := promlimit.New(promlimit.Config{Label: func(limiter string) string { return limiter }}) // there is only one limiter, so the label has few values
+	// there is only one limiter, so the label has few values
+	metrics := promlimit.New(promlimit.Config{Label: func(limiter string) string { return limiter }})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics)
 	client := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(metrics))

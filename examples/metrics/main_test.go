@@ -44,7 +44,10 @@ func TestThePageShowsTheWork(t *testing.T) {
 
 // The calls of this test cause a value of every metric of both modules.
 var everything = []rratelimiter.CallInfo{
-	{Callers: 1, Granted: 1, Denied: 1, Permits: 1, Unclaimed: 1, DenyCacheHits: 1, Attempts: 1, Repaired: "x", RateMismatch: true},
+	{
+		Callers: 1, Granted: 1, Denied: 1, Permits: 1, Unclaimed: 1, DenyCacheHits: 1, Attempts: 1, Repaired: "x",
+		RateMismatch: true,
+	},
 	{Leased: 1, Returned: 1, Void: 1},
 	{Denied: 1, Err: rratelimiter.ErrNotInitialized},
 	{Fallback: true, Granted: 1},
@@ -69,7 +72,8 @@ func count(o interface {
 	o.Request(context.Background(), rratelimiter.RequestInfo{Granted: 1, Leased: true})
 }
 
-// families returns the metrics that Prometheus reads: the labels and their values by the names of the series.
+// families returns the metrics that Prometheus reads: the labels and their values by the names of
+// the series.
 func families(t *testing.T, registry *prometheus.Registry) map[string]map[string]map[string]bool {
 	t.Helper()
 	gathered, err := registry.Gather()
@@ -208,7 +212,8 @@ func matches(m *labels.Matcher, values map[string]bool) bool {
 	return true
 }
 
-// byExport returns the metrics of rrl export, as listed on the page, which the tests of rrl compare with the real ones.
+// byExport returns the metrics of rrl export, as listed on the page, which the tests of rrl compare
+// with the real ones.
 func byExport(t *testing.T) map[string]map[string]map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/observability.md")

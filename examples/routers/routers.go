@@ -1,5 +1,5 @@
-// Package routers shows a guard in chi, gin, echo and fiber. Requests are counted by client address and by the router's
-// pattern of the route.
+// Package routers shows a guard in chi, gin, echo and fiber. Requests are counted by client address
+// and by the router's pattern of the route.
 package routers
 
 import (
@@ -17,14 +17,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// NewGuard limits the requests of each client address to each route to ten per second. httplimit.Route reads
-// Request.Pattern. chi (5.2.2 and later) and echo set it; for gin and fiber, ginlimit and fiberlimit do.
+// NewGuard limits the requests of each client address to each route to ten per second.
+// httplimit.Route reads Request.Pattern. chi (5.2.2 and later) and echo set it; for gin and fiber,
+// ginlimit and fiberlimit do.
 func NewGuard(client *rratelimiter.Client) *httplimit.Guard {
 	return httplimit.New(httplimit.Per(client, "1s", rratelimiter.PerSecond(10),
 		httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Route)))
 }
 
-// Chi uses the middleware on routes and not on the whole router, because the pattern is known only on routes.
+// Chi uses the middleware on routes and not on the whole router, because the pattern is known only
+// on routes.
 func Chi(guard *httplimit.Guard) http.Handler {
 	r := chi.NewRouter()
 	r.With(guard.Middleware).Get("/orders/{id}", func(w http.ResponseWriter, r *http.Request) {

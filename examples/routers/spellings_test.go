@@ -22,10 +22,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// spellings_test.go checks the limits of paths with real routers, and with models of servers that are not in Go: whatever
-// a router takes for one route is counted together, and a path is skipped only if no router takes it for another route.
+// spellings_test.go checks the limits of paths with real routers, and with models of servers that
+// are not in Go: whatever a router takes for one route is counted together, and a path is skipped
+// only if no router takes it for another route.
 
-// A server returns the route and the values that it finds for a request; "" if it does not serve the request.
+// A server returns the route and the values that it finds for a request; "" if it does not serve
+// the request.
 type server func(r *http.Request) string
 
 // The routes of all servers.
@@ -65,7 +67,9 @@ func ginRouter(options ...func(*gin.Engine)) server {
 		option(router)
 	}
 	for pattern, route := range map[string]string{login: login, "/orders/:id": order, "/static/*rest": static} {
-		router.GET(pattern, func(c *gin.Context) { c.String(http.StatusOK, "%s", found(route, c.Param("id")+c.Param("rest"))) })
+		router.GET(
+			pattern, func(c *gin.Context) { c.String(http.StatusOK, "%s", found(route, c.Param("id")+c.Param("rest"))) },
+		)
 	}
 	return answered(router)
 }
@@ -73,7 +77,9 @@ func ginRouter(options ...func(*gin.Engine)) server {
 func echoRouter() server {
 	router := echo.New()
 	for pattern, route := range map[string]string{login: login, "/orders/:id": order, "/static/*": static, "/*": other} {
-		router.GET(pattern, func(c *echo.Context) error { return c.String(http.StatusOK, found(route, c.Param("id")+c.Param("*"))) })
+		router.GET(
+			pattern, func(c *echo.Context) error { return c.String(http.StatusOK, found(route, c.Param("id")+c.Param("*"))) },
+		)
 	}
 	return answered(router)
 }
@@ -124,15 +130,16 @@ func resolved(p string) string {
 	return clean
 }
 
-// tomcat is a model of Tomcat 10.1, which was compared with it. It removes parameters, decodes, resolves, and then
-// matches. It refuses %2F and backslashes, unless lax.
+// tomcat is a model of Tomcat 10.1, which was compared with it. It removes parameters, decodes,
+// resolves, and then matches. It refuses %2F and backslashes, unless lax.
 func tomcat(sent string, lax bool) string {
 	segments := strings.Split(sent, "/")
 	for i, s := range segments {
 		segments[i], _, _ = strings.Cut(s, ";")
 	}
 	p := strings.Join(segments, "/")
-	refused := sent == "" || strings.ContainsAny(sent, "\\\"<>^`{|}") || !lax && strings.Contains(strings.ToLower(p), "%2f")
+	refused := sent == "" || strings.ContainsAny(sent, "\\\"<>^`{|}") ||
+		!lax && strings.Contains(strings.ToLower(p), "%2f")
 	p, err := url.PathUnescape(p)
 	if refused || err != nil || !lax && strings.Contains(p, `\`) || strings.Contains(p, "\x00") {
 		return ""
@@ -174,7 +181,8 @@ func whatwg(sent string) string {
 	return b.String()
 }
 
-// withoutDots resolves dot segments as in RFC 3986. A dot can also be spelled as another text, in any case.
+// withoutDots resolves dot segments as in RFC 3986. A dot can also be spelled as another text, in
+// any case.
 func withoutDots(p, dot string) string {
 	kept := []string{}
 	segments := strings.Split(strings.TrimPrefix(p, "/"), "/")
@@ -206,7 +214,8 @@ func kestrel(sent string) string {
 	return unslashed(withoutDots(p, "."))
 }
 
-// solidus escapes an escaped slash once more, so that it is still escaped after the path was decoded.
+// solidus escapes an escaped slash once more, so that it is still escaped after the path was
+// decoded.
 var solidus = strings.NewReplacer("%2f", "%252f", "%2F", "%252F")
 
 // withoutQuery returns what a server reads that gets a decoded path from a proxy.
@@ -263,7 +272,8 @@ var servers = sync.OnceValue(func() map[string]server {
 	}
 })
 
-// reescaped returns a path as nginx sends it on: of the characters that it decoded, it does not escape the semicolon.
+// reescaped returns a path as nginx sends it on: of the characters that it decoded, it does not
+// escape the semicolon.
 func reescaped(p string) string {
 	return strings.NewReplacer("%", "%25", "?", "%3F", "#", "%23", " ", "%20").Replace(p)
 }
@@ -346,8 +356,10 @@ func checkSpellings(t *testing.T, one, two string) {
 		case found == login+" " && limiters(a, onlyLogin) == nil:
 			t.Errorf("%s serves %q for %q, to which the limit of %s does not apply", name, found, one, login)
 		}
-		// The rules are also for /static/ itself, which servers that ignore the final slash take for /static.
-		if (skipped || skippedByOurs) && !strings.HasPrefix(found, static) && found != other+" /static" && found != other+" static" {
+		// The rules are also for /static/ itself, which servers that ignore the final slash take for
+		// /static.
+		if (skipped || skippedByOurs) && !strings.HasPrefix(found, static) && found != other+" /static" &&
+			found != other+" static" {
 			t.Errorf("%s serves %q for %q, which is skipped (%v, %v)", name, found, one, skipped, skippedByOurs)
 		}
 	}
@@ -360,28 +372,46 @@ func TestWhatServersRead(t *testing.T) {
 		"/orders/7;x", "/orders/a%2Fb", "/x/../login", "/x/%2e%2e/login", "//login", "/LOGIN", "/login/", "/static/..;/login",
 	}
 	for name, want := range map[string][]string{
-		"net/http": {order + " 7;x", order + " a/b", refused, other + " x/../login", refused, other + " LOGIN", other + " login/", static + " ..;/login"},
-		"gin":      {order + " 7;x", refused, refused, refused, refused, refused, refused, static + " /..;/login"},
+		"net/http": {
+			order + " 7;x", order + " a/b", refused, other + " x/../login", refused, other + " LOGIN", other + " login/",
+			static + " ..;/login",
+		},
+		"gin": {order + " 7;x", refused, refused, refused, refused, refused, refused, static + " /..;/login"},
 		"gin with RemoveExtraSlash": {
 			order + " 7;x", refused, login + " ", login + " ", login + " ", refused, refused, static + " /..;/login",
 		},
-		"gin with UseEscapedPath": {order + " 7;x", order + " a/b", refused, refused, refused, refused, refused, static + " /..;/login"},
+		"gin with UseEscapedPath": {
+			order + " 7;x", order + " a/b", refused, refused, refused, refused, refused, static + " /..;/login",
+		},
 		"echo": {
-			order + " 7;x", order + " a%2Fb", other + " x/../login", other + " x/%2e%2e/login", other + " /login", other + " LOGIN", other + " login/",
+			order + " 7;x", order + " a%2Fb", other + " x/../login", other + " x/%2e%2e/login", other + " /login",
+			other + " LOGIN", other + " login/",
 			static + " ..;/login",
 		},
 		"chi": {
-			order + " 7;x", order + " a%2Fb", other + " x/../login", other + " x/%2e%2e/login", other + " /login", other + " LOGIN", other + " login/",
+			order + " 7;x", order + " a%2Fb", other + " x/../login", other + " x/%2e%2e/login", other + " /login",
+			other + " LOGIN", other + " login/",
 			static + " ..;/login",
 		},
 		"chi with CleanPath": {
 			order + " 7;x", order + " a%2Fb", login + " ", other + " x/%2e%2e/login", login + " ", other + " LOGIN", login + " ",
 			static + " ..;/login",
 		},
-		"Tomcat":  {order + " 7", refused, login + " ", login + " ", login + " ", other + " /LOGIN", other + " /login/", login + " "},
-		"Node":    {order + " 7;x", order + " a%2Fb", login + " ", login + " ", other + " /", other + " /LOGIN", other + " /login/", static + " ..;/login"},
-		"Kestrel": {order + " 7;x", order + " a%2Fb", login + " ", login + " ", other + " //login", other + " /LOGIN", login + " ", static + " ..;/login"},
-		"nginx":   {order + " 7;x", other + " /orders/a/b", login + " ", login + " ", login + " ", other + " /LOGIN", other + " /login/", static + " ..;/login"},
+		"Tomcat": {
+			order + " 7", refused, login + " ", login + " ", login + " ", other + " /LOGIN", other + " /login/", login + " ",
+		},
+		"Node": {
+			order + " 7;x", order + " a%2Fb", login + " ", login + " ", other + " /", other + " /LOGIN", other + " /login/",
+			static + " ..;/login",
+		},
+		"Kestrel": {
+			order + " 7;x", order + " a%2Fb", login + " ", login + " ", other + " //login", other + " /LOGIN", login + " ",
+			static + " ..;/login",
+		},
+		"nginx": {
+			order + " 7;x", other + " /orders/a/b", login + " ", login + " ", login + " ", other + " /LOGIN", other + " /login/",
+			static + " ..;/login",
+		},
 	} {
 		for i, target := range targets {
 			if got := servers()[name](request(target)); got != want[i] {
@@ -393,8 +423,10 @@ func TestWhatServersRead(t *testing.T) {
 
 // pieces are what clients can add to a path.
 var pieces = []string{
-	";x", ";", ";a%2fb", "%3bx", ";%2f..", "/.", "/%2e", "/y/..", "/y/..;", "/y/%2e%2e", "/y/.%2E;z", "/", "%2f", "%5c", `\`, "/y%2fz/..",
-	`/y\z/..`, "/y%5c..", "/y/%252e%252e", "/y%252fz/..", "/..", "//..", "/;/..", "%25", "/static", "/login", "/orders/7", "..;",
+	";x", ";", ";a%2fb", "%3bx", ";%2f..", "/.", "/%2e", "/y/..", "/y/..;", "/y/%2e%2e", "/y/.%2E;z", "/", "%2f", "%5c",
+	`\`, "/y%2fz/..",
+	`/y\z/..`, "/y%5c..", "/y/%252e%252e", "/y%252fz/..", "/..", "//..", "/;/..", "%25", "/static", "/login", "/orders/7",
+	"..;",
 	"%3fx", "%23x", "#/..", "/%2e%2e", `\%2e%2e`, "/.//x", "//x", `\x`,
 }
 
@@ -423,12 +455,18 @@ func edited(p string, changes []byte) string {
 
 func FuzzSpellings(f *testing.F) {
 	for _, p := range []string{
-		"/login", "/login;0", "/login;a%2fb", "/login/", "/x/..;/login", "/x/%2e%2e/login", "/static/..;/login", "/static/..%2flogin", "/%6cogin",
-		"/orders/7", "/orders/7;x", "/orders/%37", "/orders/..;/login", "/static/a;x", "/a;b%2fc/d", "/static/%2e%2e/login", "/static/..%5clogin",
-		"/x1%2fy/../login", "/x1%2fy/%2e%2e/login", "/x1%252fy/%2e%2e/login", "/login%3ba%252fb", `/x1/y\../../login`, "/x1%5cy/%2e%2e/login", "/%73tatic/login", "/x%2541", "/x%41",
-		"/a/..;/../b", "/a//../login", "/login/.", "/login/..", "/./login", "//login", "/static/", "/static/;x", "/static/../stati%2563/7;x",
-		"/a%2fb/%2e%2e/login", `/a%5cb\.%2e/login`, "/a%252fb/%252e%252e/login", "/a%2fb/..;x/login", "//x/login", `/\x/login`, "/.//x/login", "//static/../login",
-		"/login%3fx", "/login%23x", "/login#x", "/login%253fx", "/static%3f/../login", "/static/x%3f/../../login", "/static%253f%252F../login", "/static/%252E./stati%2563/7",
+		"/login", "/login;0", "/login;a%2fb", "/login/", "/x/..;/login", "/x/%2e%2e/login", "/static/..;/login",
+		"/static/..%2flogin", "/%6cogin",
+		"/orders/7", "/orders/7;x", "/orders/%37", "/orders/..;/login", "/static/a;x", "/a;b%2fc/d", "/static/%2e%2e/login",
+		"/static/..%5clogin",
+		"/x1%2fy/../login", "/x1%2fy/%2e%2e/login", "/x1%252fy/%2e%2e/login", "/login%3ba%252fb", `/x1/y\../../login`,
+		"/x1%5cy/%2e%2e/login", "/%73tatic/login", "/x%2541", "/x%41",
+		"/a/..;/../b", "/a//../login", "/login/.", "/login/..", "/./login", "//login", "/static/", "/static/;x",
+		"/static/../stati%2563/7;x",
+		"/a%2fb/%2e%2e/login", `/a%5cb\.%2e/login`, "/a%252fb/%252e%252e/login", "/a%2fb/..;x/login", "//x/login",
+		`/\x/login`, "/.//x/login", "//static/../login",
+		"/login%3fx", "/login%23x", "/login#x", "/login%253fx", "/static%3f/../login", "/static/x%3f/../../login",
+		"/static%253f%252F../login", "/static/%252E./stati%2563/7",
 		`/\x/y/..z\x/%2e%2e/%2e%2e/login`, "/x1%2fy/y%5c../%2e%2e/login", "/login%252Fa/..;", "/orders/y%252fz/..%3bx/7",
 	} {
 		f.Add(p, []byte{})

@@ -1,5 +1,5 @@
-// Package workers runs jobs at the rate of a limiter that all processes share: tasks of an asynq queue, jobs of river, or jobs from
-// a channel.
+// Package workers runs jobs at the rate of a limiter that all processes share: tasks of an asynq
+// queue, jobs of river, or jobs from a channel.
 package workers
 
 import (
@@ -22,14 +22,15 @@ var errNoPermit = errors.New("no permit in time")
 // stays reports whether an error of a limiter is permanent, so that a retry is useless.
 func stays(err error) bool {
 	return slices.ContainsFunc([]error{
-		rratelimiter.ErrNotInitialized, rratelimiter.ErrExceedsRate, rratelimiter.ErrInvalidOption, rratelimiter.ErrCrossSlotName,
+		rratelimiter.ErrNotInitialized, rratelimiter.ErrExceedsRate, rratelimiter.ErrInvalidOption,
+		rratelimiter.ErrCrossSlotName,
 		redis.ErrClosed,
 	}, func(known error) bool { return errors.Is(err, known) })
 }
 
-// Paced returns middleware in which each task waits for a permit before it is processed, at most for patience. A task
-// without a permit is put back into the queue, so that the worker can process tasks of other limiters. The server needs
-// the configuration of Config.
+// Paced returns middleware in which each task waits for a permit before it is processed, at most
+// for patience. A task without a permit is put back into the queue, so that the worker can process
+// tasks of other limiters. The server needs the configuration of Config.
 func Paced(limiter *rratelimiter.Limiter, patience time.Duration) asynq.MiddlewareFunc {
 	return func(next asynq.Handler) asynq.Handler {
 		return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
@@ -45,8 +46,8 @@ func Paced(limiter *rratelimiter.Limiter, patience time.Duration) asynq.Middlewa
 	}
 }
 
-// Config returns c with a change for tasks without a permit: they are retried after a pause, and do not count as
-// failed. Other errors are handled as in c.
+// Config returns c with a change for tasks without a permit: they are retried after a pause, and do
+// not count as failed. Other errors are handled as in c.
 func Config(c asynq.Config, pause time.Duration) asynq.Config {
 	failure, delay := c.IsFailure, c.RetryDelayFunc
 	c.IsFailure = func(err error) bool {
@@ -64,11 +65,11 @@ func Config(c asynq.Config, pause time.Duration) asynq.Config {
 	return c
 }
 
-// Run starts a number of workers, which process the jobs of a channel, each with a permit, until the channel is closed
-// or ctx ends. If Redis fails, a worker retries. A permanent error, such as a limiter without a rate, stops all
-// workers. Run returns the jobs that were received but not processed, and the first error of a worker that held one.
-// The error is nil if ctx ends while no worker holds a job. The sender must also stop when Run returns, or it blocks on
-// the channel.
+// Run starts a number of workers, which process the jobs of a channel, each with a permit, until
+// the channel is closed or ctx ends. If Redis fails, a worker retries. A permanent error, such as a
+// limiter without a rate, stops all workers. Run returns the jobs that were received but not
+// processed, and the first error of a worker that held one. The error is nil if ctx ends while no
+// worker holds a job. The sender must also stop when Run returns, or it blocks on the channel.
 func Run[J any](
 	ctx context.Context, limiter *rratelimiter.Limiter, workers int, jobs <-chan J, do func(context.Context, J),
 ) (left []J, err error) {
@@ -111,8 +112,8 @@ const (
 	longestPause  = 10 * time.Second
 )
 
-// permit waits for a permit and retries while Redis fails. It returns permanent errors, and any error once ctx has
-// ended.
+// permit waits for a permit and retries while Redis fails. It returns permanent errors, and any
+// error once ctx has ended.
 func permit(ctx context.Context, limiter *rratelimiter.Limiter) error {
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
 		err := limiter.Acquire(ctx, 1)

@@ -42,7 +42,9 @@ func TestQueueAtTheLimitersPace(t *testing.T) {
 		done.Add(1)
 		return nil
 	})
-	server := asynq.NewServer(connection, workers.Config(asynq.Config{Concurrency: 4, LogLevel: asynq.FatalLevel}, time.Hour))
+	server := asynq.NewServer(
+		connection, workers.Config(asynq.Config{Concurrency: 4, LogLevel: asynq.FatalLevel}, time.Hour),
+	)
 	if err := server.Start(mux); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +118,8 @@ func TestPoolGivesBackWhatItDidNotDo(t *testing.T) {
 	s.AwaitWaiting("jobs", 1)
 	cancel()
 	e := <-ended
-	if !slices.Equal(done, []int{0}) || !slices.Equal(e.left, []int{1}) || len(jobs) != 3 || !errors.Is(e.err, context.Canceled) {
+	if !slices.Equal(done, []int{0}) || !slices.Equal(e.left, []int{1}) || len(jobs) != 3 ||
+		!errors.Is(e.err, context.Canceled) {
 		t.Errorf("done %v, left %v, %d in the channel, %v", done, e.left, len(jobs), e.err)
 	}
 }
@@ -128,7 +131,8 @@ func TestConfigKeepsWhatItsOwnerDecides(t *testing.T) {
 		RetryDelayFunc: func(int, error, *asynq.Task) time.Duration { return 7 * time.Second },
 	}, time.Hour)
 	task := asynq.NewTask("mail", nil)
-	if delay := c.RetryDelayFunc(1, mild, task); c.IsFailure(mild) || !c.IsFailure(errors.New("grave")) || delay != 7*time.Second {
+	if delay := c.RetryDelayFunc(1, mild, task); c.IsFailure(mild) || !c.IsFailure(errors.New("grave")) ||
+		delay != 7*time.Second {
 		t.Errorf("the owner's functions are not asked: a delay of %v", delay)
 	}
 	l := limittest.New(t).Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerMinute(1)))

@@ -10,8 +10,9 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// domains.go parses the section domains of a file: limits for Envoy and other clients of its rate limit service, which the
-// module envoylimit serves. A request of such a client has a domain, and descriptors, each of which is a list of entries.
+// domains.go parses the section domains of a file: limits for Envoy and other clients of its rate
+// limit service, which the module envoylimit serves. A request of such a client has a domain, and
+// descriptors, each of which is a list of entries.
 
 // A Domain is a domain in a file: the rules of one configuration of Envoy's rate limit filter.
 type Domain struct {
@@ -19,19 +20,21 @@ type Domain struct {
 	Descriptors []Descriptor
 }
 
-// A Descriptor is a rule for descriptors whose next entry has a key and, if the rule has a Value, that value. The package
-// envoylimit says how it finds the rule of a descriptor.
+// A Descriptor is a rule for descriptors whose next entry has a key and, if the rule has a Value,
+// that value. The package envoylimit says how it finds the rule of a descriptor.
 type Descriptor struct {
-	Key       string
-	Value     string            // "": any value; a * in it stands for any text
-	Rate      rratelimiter.Rate // of a descriptor that ends with this entry; rratelimiter.Unlimited if HasRate is false, too
-	HasRate   bool              // false: the rule is only for descriptors with further entries
-	Shadow    bool              // the descriptor is counted, but refuses no request
-	Shared    bool              // all values that match Value share one limiter
-	Lease     time.Duration     // of rratelimiter.WithLease; 0: none
-	Name      string            // in responses, and for Replaces of other rules; "": none
-	Replaces  []string          // names of rules that do not apply to a request to which this rule applies
-	Following []Descriptor      // rules for the next entry
+	Key   string
+	Value string // "": any value; a * in it stands for any text
+	// of a descriptor that ends with this entry; rratelimiter.Unlimited if HasRate is false, too
+	Rate    rratelimiter.Rate
+	HasRate bool          // false: the rule is only for descriptors with further entries
+	Shadow  bool          // the descriptor is counted, but refuses no request
+	Shared  bool          // all values that match Value share one limiter
+	Lease   time.Duration // of rratelimiter.WithLease; 0: none
+	Name    string        // in responses, and for Replaces of other rules; "": none
+	// names of rules that do not apply to a request to which this rule applies
+	Replaces  []string
+	Following []Descriptor // rules for the next entry
 }
 
 const (
@@ -39,7 +42,8 @@ const (
 	mostDescriptors = 10_000 // in a file: an alias can contain itself
 )
 
-var descriptorFields = []string{"key", "value", "rate", "shadow", "shared", "lease", "name", "replaces", "descriptors"} // schema.json has the same
+// schema.json has the same
+var descriptorFields = []string{"key", "value", "rate", "shadow", "shared", "lease", "name", "replaces", "descriptors"}
 
 // domains parses the section domains.
 func (p *parser) domains(node *yaml.Node) []Domain {

@@ -41,8 +41,14 @@ func TestDomainsAreUnderstood(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v\nwant %+v", got, want)
 	}
-	got, err = ParseFile("f", []byte("domains:\n  a: [{key: k, rate: 1/s, name: one, replaces: [two, three]}, {key: l, rate: 1/s, name: two}, {key: m, rate: 1/s, name: three}]\nlimits: {}"))
-	if d := got.Domains; err != nil || got.Limits == nil || len(d) != 1 || d[0].Descriptors[0].Name != "one" || !reflect.DeepEqual(d[0].Descriptors[0].Replaces, []string{"two", "three"}) {
+	got, err = ParseFile(
+		"f",
+		[]byte(
+			"domains:\n  a: [{key: k, rate: 1/s, name: one, replaces: [two, three]}, {key: l, rate: 1/s, name: two}, {key: m, rate: 1/s, name: three}]\nlimits: {}",
+		),
+	)
+	if d := got.Domains; err != nil || got.Limits == nil || len(d) != 1 || d[0].Descriptors[0].Name != "one" ||
+		!reflect.DeepEqual(d[0].Descriptors[0].Replaces, []string{"two", "three"}) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -52,7 +58,10 @@ func TestEachFaultOfADomainHasItsLine(t *testing.T) {
 	for _, test := range []struct{ name, text, want string }{
 		{"no names", "domains:\n  - a", `2: the field "domains" must have the name of each domain`},
 		{"a name with a brace", "domains:\n  \"{a}\": [{key: k, rate: 1/s}]", `2: the name "{a}"`},
-		{"no list", "domains:\n  a: {key: k, rate: 1/s}", `2: a: a domain must have a list of descriptors, each of which begins with "- key:"`},
+		{
+			"no list", "domains:\n  a: {key: k, rate: 1/s}",
+			`2: a: a domain must have a list of descriptors, each of which begins with "- key:"`,
+		},
 		{"an empty list", "domains:\n  a: []", "2: a: a domain must have a list"},
 		{"no fields", "domains:\n  a: [k]", "2: a: a descriptor must have fields"},
 		{"unknown field", head + "      unit: second", `5: a: unknown field "unit"; known are key, value, rate,`},
@@ -60,22 +69,44 @@ func TestEachFaultOfADomainHasItsLine(t *testing.T) {
 		{"an empty key", "domains:\n  a:\n    - rate: 10/s\n      key: ''", "4: a: key is empty"},
 		{"an empty value", head + "      value: ''", "5: a: value is empty"},
 		{"a value that is a list", head + "      value: [1, 2]", "5: a: value must be a single value"},
-		{"a wrong rate", "domains:\n  a:\n    - key: k\n      rate: 10", `4: a: rate: "10" is not of the form permits/interval`},
+		{
+			"a wrong rate", "domains:\n  a:\n    - key: k\n      rate: 10",
+			`4: a: rate: "10" is not of the form permits/interval`,
+		},
 		{"a rate per client", "domains:\n  a:\n    - key: k\n      rate: 10/s per client", `4: a: rate: "10/s per client"`},
-		{"nothing but a key", "domains:\n  a:\n    - key: k\n      value: v", "3: a: k=v: it has neither a rate nor descriptors"},
+		{
+			"nothing but a key", "domains:\n  a:\n    - key: k\n      value: v",
+			"3: a: k=v: it has neither a rate nor descriptors",
+		},
 		{"an empty list below", "domains:\n  a:\n    - key: k\n      descriptors: []", "4: a: descriptors must have a list"},
-		{"the same descriptor", head + "    - key: k\n      value: v\n      rate: 1/s\n    - key: k\n      rate: 2/s", "8: a: k: a descriptor with this key and value is in line 3 already"},
-		{"shadow without a rate", "domains:\n  a:\n    - key: k\n      shadow: true\n      descriptors: [{key: l, rate: 1/s}]", "4: a: shadow needs a rate in the same descriptor"},
+		{
+			"the same descriptor", head + "    - key: k\n      value: v\n      rate: 1/s\n    - key: k\n      rate: 2/s",
+			"8: a: k: a descriptor with this key and value is in line 3 already",
+		},
+		{
+			"shadow without a rate",
+			"domains:\n  a:\n    - key: k\n      shadow: true\n      descriptors: [{key: l, rate: 1/s}]",
+			"4: a: shadow needs a rate in the same descriptor",
+		},
 		{"no truth", head + "      shadow: 1", "5: a: shadow must be true or false"},
 		{"shared without a pattern", head + "      value: v\n      shared: true", "6: a: shared: the value must have a *"},
 		{"no lease", head + "      lease: long", `5: a: lease: "long" is not a positive number of whole milliseconds`},
 		{"a lease of nothing", head + "      lease: 1us", `5: a: lease: "1us" is not a positive`},
 		{"a long lease", head + "      lease: 101ms", "5: a: lease: 101ms is more than a tenth of the interval of 10/s"},
-		{"a lease without a rate", "domains:\n  a:\n    - key: k\n      rate: unlimited\n      lease: 10ms", "5: a: lease: it needs a rate"},
+		{
+			"a lease without a rate", "domains:\n  a:\n    - key: k\n      rate: unlimited\n      lease: 10ms",
+			"5: a: lease: it needs a rate",
+		},
 		{"a name with a space", head + "      name: a b", `5: a: the name "a b" must have`},
-		{"an unknown name", head + "      replaces: [other]", `5: a: replaces: no descriptor of the domain has the name "other"`},
+		{
+			"an unknown name", head + "      replaces: [other]",
+			`5: a: replaces: no descriptor of the domain has the name "other"`,
+		},
 		{"its own name", head + "      name: n\n      replaces: n", `6: a: replaces: "n" is the descriptor itself`},
-		{"a list that contains itself", "domains:\n  a: &a\n    - key: k\n      descriptors: *a", "3: a: the file has more than 10000 descriptors"},
+		{
+			"a list that contains itself", "domains:\n  a: &a\n    - key: k\n      descriptors: *a",
+			"3: a: the file has more than 10000 descriptors",
+		},
 	} {
 		f, err := ParseFile("envoy.yaml", []byte(test.text))
 		var faults Faults
@@ -96,7 +127,8 @@ func TestTheSectionOfTheProgramIsNeeded(t *testing.T) {
 	if err := os.WriteFile(file, []byte("limits: {}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := WatchDomains(t.Context(), file, Config{}, func([]Domain) { t.Error("domains were set") }); err == nil || err.Error() != file+":1: "+noDomains {
+	if err := WatchDomains(t.Context(), file, Config{}, func([]Domain) { t.Error("domains were set") }); err == nil ||
+		err.Error() != file+":1: "+noDomains {
 		t.Error(err)
 	}
 }
@@ -117,7 +149,9 @@ func TestDomainsAreSetAgainWhenTheFileChanges(t *testing.T) {
 		b.write("domains: {one: [{key: k, rate: 1/s}]}")
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
-		err := WatchDomains(ctx, b.file, Config{Logger: slog.New(slog.NewTextHandler(b.book, nil))}, func(d []Domain) { got = d })
+		err := WatchDomains(
+			ctx, b.file, Config{Logger: slog.New(slog.NewTextHandler(b.book, nil))}, func(d []Domain) { got = d },
+		)
 		if err != nil {
 			t.Fatal(err)
 		}

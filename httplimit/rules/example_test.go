@@ -14,8 +14,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// The limits of a guard are in a file, which changes while the program runs. The embedded server replaces the Redis of
-// a real program.
+// The limits of a guard are in a file, which changes while the program runs. The embedded server
+// replaces the Redis of a real program.
 func ExampleWatch() {
 	server := limittest.Start()
 	defer server.Close()

@@ -25,8 +25,10 @@ import (
 
 // A Limit is a limit in a file.
 type Limit struct {
-	Name    string
-	Key     string // text in the file, such as "header X-API-Key or address"; a comma separates the elements of a list
+	Name string
+	// text in the file, such as "header X-API-Key or address"; a comma separates the elements of a
+	// list
+	Key     string
 	Rate    rratelimiter.Rate
 	Plans   Plans // other rates
 	Quota   Quota // instead of a rate
@@ -45,10 +47,12 @@ type Limit struct {
 	key [][]string // lists of alternative words, to be joined; nil: all requests share the rate
 }
 
-// Plans are rates of a limit by the value of a header field. Requests with any other value have the rate of the limit.
+// Plans are rates of a limit by the value of a header field. Requests with any other value have the
+// rate of the limit.
 type Plans struct {
-	Header string                       // "": the limit has no plans
-	Rates  map[string]rratelimiter.Rate // rratelimiter.Unlimited: requests with this value are not limited
+	Header string // "": the limit has no plans
+	// rratelimiter.Unlimited: requests with this value are not limited
+	Rates map[string]rratelimiter.Rate
 }
 
 // A Fault is one error in a file.
@@ -200,7 +204,10 @@ func (p *parser) document(data []byte) *yaml.Node {
 // named calls each for the names and the values of a section.
 func (p *parser) named(section *yaml.Node, what string, each func(name, value *yaml.Node)) {
 	if section.Kind != yaml.MappingNode {
-		p.fault(section.Line, "the field %q must have the name of each %s, with its content below the name", what, strings.TrimSuffix(what, "s"))
+		p.fault(
+			section.Line, "the field %q must have the name of each %s, with its content below the name", what,
+			strings.TrimSuffix(what, "s"),
+		)
 		return
 	}
 	seen := map[string]int{}
@@ -528,9 +535,15 @@ func (p *parser) path(node *yaml.Node) bool {
 	case !strings.HasPrefix(text, "/"):
 		p.fault(node.Line, "the path %q does not begin with a slash", text)
 	case strings.ContainsAny(text, "*{}?#"):
-		p.fault(node.Line, "the path %q must not contain * { } ? or #; a path that ends with a slash includes all paths below it", text)
+		p.fault(
+			node.Line, "the path %q must not contain * { } ? or #; a path that ends with a slash includes all paths below it",
+			text,
+		)
 	case strings.ContainsAny(text, `;%\`):
-		p.fault(node.Line, "the path %q must not contain ; %% or \\: write the path that servers read, without parameters and escapes", text)
+		p.fault(
+			node.Line,
+			"the path %q must not contain ; %% or \\: write the path that servers read, without parameters and escapes", text,
+		)
 	case text != clean && (clean == "/" || text != clean+"/"):
 		p.fault(node.Line, "write the path %q as %q", text, clean)
 	default:

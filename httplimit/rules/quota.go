@@ -19,9 +19,10 @@ import (
 // A Quota is a number of permits for each day, week or month.
 type Quota struct {
 	Permits int64
-	Period  string         // day, week or month; "": the limit has a rate, and no quota
-	From    string         // weekday or day of the month with which a week or a month begins; "": monday, 1
-	Zone    *time.Location // whose midnight ends a day; nil: UTC
+	Period  string // day, week or month; "": the limit has a rate, and no quota
+	// weekday or day of the month with which a week or a month begins; "": monday, 1
+	From string
+	Zone *time.Location // whose midnight ends a day; nil: UTC
 }
 
 // String returns the quota as in a file: "20000/month".
@@ -49,7 +50,8 @@ func (q Quota) period() (p classic.Period, ok bool) {
 	return p, q.From == ""
 }
 
-// quota parses the fields quota, from and time-zone. It takes away the fields that only a limit with a rate has.
+// quota parses the fields quota, from and time-zone. It takes away the fields that only a limit
+// with a rate has.
 func (p *parser) quota(fields map[string]*yaml.Node) (q Quota) {
 	node := fields["quota"]
 	for _, field := range []string{"rate", "plans", "lease"} {
@@ -65,7 +67,9 @@ func (p *parser) quota(fields map[string]*yaml.Node) (q Quota) {
 	permits, period, _ := strings.Cut(text, "/")
 	n, err := strconv.ParseInt(permits, 10, 64)
 	if err != nil || n < 1 || period != "day" && period != "week" && period != "month" {
-		p.fault(node.Line, "quota: %q is not of the form permits/day, permits/week or permits/month, such as 20000/month", text)
+		p.fault(
+			node.Line, "quota: %q is not of the form permits/day, permits/week or permits/month, such as 20000/month", text,
+		)
 		return q
 	}
 	q.Permits, q.Period = n, period
@@ -74,7 +78,11 @@ func (p *parser) quota(fields map[string]*yaml.Node) (q Quota) {
 			return q
 		}
 		if _, ok := q.period(); !ok {
-			p.fault(node.Line, "from: %q is neither a weekday, such as monday, with which a week begins, nor a day from 1 to 31, with which a month begins", q.From)
+			p.fault(
+				node.Line,
+				"from: %q is neither a weekday, such as monday, with which a week begins, nor a day from 1 to 31, with which a month begins",
+				q.From,
+			)
 		}
 	}
 	if node := fields["time-zone"]; node != nil {

@@ -1,5 +1,5 @@
-// Package rules reads the limits of an httplimit.Guard from a file. Operators can change the file while the program
-// runs.
+// Package rules reads the limits of an httplimit.Guard from a file. Operators can change the file
+// while the program runs.
 //
 //	guard := httplimit.New()
 //	err := rules.Watch(ctx, guard, "limits.yaml", rules.Config{Client: client, Addr: httplimit.ClientAddr{Trusted: proxies}})
@@ -25,52 +25,64 @@
 //	    methods: [GET, POST]
 //	    exempt: [192.0.2.7, 2001:db8::/32]
 //
-// A request passes if all limits that apply to it allow it. If one call cannot check all limits (see package
-// httplimit), they are checked in the order of the file. So put the limit first that refuses most requests. A limit has
-// these fields. key and rate are required. A list with one value can be written as this value.
+// A request passes if all limits that apply to it allow it. If one call cannot check all limits
+// (see package httplimit), they are checked in the order of the file. So put the limit first that
+// refuses most requests. A limit has these fields. key and rate are required. A list with one value
+// can be written as this value.
 //
-//   - key: requests with the same key share the rate. The keys address, path, route and header NAME are those of
-//     package httplimit. Config.Keys has further keys of the program. The key "all" means that all requests share one
-//     rate. "A or B" is A, or B for a request that has no A. A list joins keys: requests share the rate if each key in
-//     the list is the same. The limit does not apply to a request that has no key, for example without the header
-//     field. In a list, a missing key counts as empty: the limit applies unless the request has none of the keys in the
+//   - key: requests with the same key share the rate. The keys address, path, route and header NAME
+//     are those of package httplimit. Config.Keys has further keys of the program. The key "all"
+//     means that all requests share one rate. "A or B" is A, or B for a request that has no A. A
+//     list joins keys: requests share the rate if each key in the list is the same. The limit does
+//     not apply to a request that has no key, for example without the header field. In a list, a
+//     missing key counts as empty: the limit applies unless the request has none of the keys in the
 //     list.
-//   - rate: in the format of rratelimiter.ParseRate: 100/s, 5/250ms, 1000/h. 0/s refuses every request. The
-//     suffix "per client" is an error.
-//   - plans: other rates, by the value of a header field: "plans: {header: X-Plan, rates: {pro: 600/m, internal: unlimited}}".
-//     Requests without one of these values have the field rate. The rate belongs to the key of a request: all requests with
-//     the same key should have the same value. Clients can send any header field, so a gateway or a middleware before the
-//     guard must set this one.
-//   - quota: instead of a rate, permits for a whole day, week or month: 1000/day, 20000/month. They return together at its end,
-//     at midnight by time-zone (default: UTC), such as Europe/Berlin. A week begins on the weekday from (default: monday), a
-//     month on the day from (default: 1), such as a billing date. classic.Quota in the root of the module counts it.
-//   - cost: the number of permits that each request takes: from 1 (the default) to the permits of each rate.
-//   - paths: the limit applies to these paths, with or without a final slash. If a path in the file ends with a slash,
-//     the limit also applies to all paths below it. It applies to all spellings: if servers can read several paths in the
-//     path of a request, such as "/x/..;/search", to each of them (see httplimit.Guard). Default: all paths.
-//   - methods: the limit applies to these methods. GET includes HEAD, as in http.ServeMux. Default: all methods.
-//   - hosts: the limit applies to requests for these hosts: shop.example.com, without a port, or *.example.com for all names
-//     below. Clients choose the host: use it only if the server refuses requests for others. Default: all hosts.
-//   - lease: permits are taken ahead of demand for up to this time, and requests decided from memory, as with
-//     rratelimiter.WithLease: at most a tenth of the interval of each rate. Default: none.
-//   - penalty: a key that the limit refuses stays refused until this time is over, such as 10m, as with
-//     httplimit.Limit.Penalty. Default: none.
-//   - shadow: true lets the limit count what it would refuse, and refuse nothing, as with httplimit.Limit.Shadow.
-//   - exempt: the limit does not apply to clients with these addresses or networks. Config.Addr finds the address of a
-//     client. A request whose client is not known is not exempt.
+//   - rate: in the format of rratelimiter.ParseRate: 100/s, 5/250ms, 1000/h. 0/s refuses every
+//     request. The suffix "per client" is an error.
+//   - plans: other rates, by the value of a header field: "plans: {header: X-Plan, rates: {pro:
+//     600/m, internal: unlimited}}". Requests without one of these values have the field rate. The
+//     rate belongs to the key of a request: all requests with the same key should have the same
+//     value. Clients can send any header field, so a gateway or a middleware before the guard must
+//     set this one.
+//   - quota: instead of a rate, permits for a whole day, week or month: 1000/day, 20000/month. They
+//     return together at its end, at midnight by time-zone (default: UTC), such as Europe/Berlin. A
+//     week begins on the weekday from (default: monday), a month on the day from (default: 1), such
+//     as a billing date. classic.Quota in the root of the module counts it.
+//   - cost: the number of permits that each request takes: from 1 (the default) to the permits of
+//     each rate.
+//   - paths: the limit applies to these paths, with or without a final slash. If a path in the file
+//     ends with a slash, the limit also applies to all paths below it. It applies to all spellings:
+//     if servers can read several paths in the path of a request, such as "/x/..;/search", to each
+//     of them (see httplimit.Guard). Default: all paths.
+//   - methods: the limit applies to these methods. GET includes HEAD, as in http.ServeMux. Default:
+//     all methods.
+//   - hosts: the limit applies to requests for these hosts: shop.example.com, without a port, or
+//     *.example.com for all names below. Clients choose the host: use it only if the server refuses
+//     requests for others. Default: all hosts.
+//   - lease: permits are taken ahead of demand for up to this time, and requests decided from
+//     memory, as with rratelimiter.WithLease: at most a tenth of the interval of each rate.
+//     Default: none.
+//   - penalty: a key that the limit refuses stays refused until this time is over, such as 10m, as
+//     with httplimit.Limit.Penalty. Default: none.
+//   - shadow: true lets the limit count what it would refuse, and refuse nothing, as with
+//     httplimit.Limit.Shadow.
+//   - exempt: the limit does not apply to clients with these addresses or networks. Config.Addr
+//     finds the address of a client. A request whose client is not known is not exempt.
 //
-// No limit applies to the paths in skip, which are written as those of a limit. If servers can read several paths in the path of a
-// request, it must be so for each of them.
+// No limit applies to the paths in skip, which are written as those of a limit. If servers can read
+// several paths in the path of a request, it must be so for each of them.
 //
-// If ignore-case is true, upper and lower case make no difference in paths, in the fields paths and skip and the key path. Set it if
-// the servers ignore case. Default: false.
+// If ignore-case is true, upper and lower case make no difference in paths, in the fields paths and
+// skip and the key path. Set it if the servers ignore case. Default: false.
 //
-// The name of a limit has 1 to 64 letters, digits and characters of "_.-". The first character is a letter or a digit.
-// The name is a part of the limiters' names in Redis, as in httplimit.Per: limits with the same name and key use the
-// same limiter, in all processes and services on one Redis.
+// The name of a limit has 1 to 64 letters, digits and characters of "_.-". The first character is a
+// letter or a digit. The name is a part of the limiters' names in Redis, as in httplimit.Per:
+// limits with the same name and key use the same limiter, in all processes and services on one
+// Redis.
 //
-// Beside limits, or instead of it, a file can have the section domains: limits for Envoy, which the module envoylimit and
-// the command rrl rls serve. docs/guide/serve-envoy.md in the root of the module describes it.
+// Beside limits, or instead of it, a file can have the section domains: limits for Envoy, which the
+// module envoylimit and the command rrl rls serve. docs/guide/serve-envoy.md in the root of the
+// module describes it.
 package rules
 
 import (
@@ -90,8 +102,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// rules.go makes the limits of a guard from a file, and reads the file again when it changes. parse.go parses the file,
-// and domains.go its section domains.
+// rules.go makes the limits of a guard from a file, and reads the file again when it changes.
+// parse.go parses the file, and domains.go its section domains.
 
 // A Config has what limits need in addition to their file.
 type Config struct {
@@ -101,26 +113,30 @@ type Config struct {
 	Redis rratelimiter.Redis
 	// Addr finds the address of a request's client, for the key address and for exempt.
 	Addr httplimit.ClientAddr
-	// Keys has the keys of the program, such as the user or the tenant. Each entry maps the word that the file uses to the
-	// key. If the word is address, path, route, all, or header with a name, it overrides the built-in key with this word.
+	// Keys has the keys of the program, such as the user or the tenant. Each entry maps the word that
+	// the file uses to the key. If the word is address, path, route, all, or header with a name, it
+	// overrides the built-in key with this word.
 	Keys map[string]httplimit.Key
 	// Every is the time between two reads of the file; 0 means 2 s.
 	Every time.Duration
-	// Logger gets one line when new content is in force or has errors, and one line when the file cannot be read. nil means
-	// slog.Default().
+	// Logger gets one line when new content is in force or has errors, and one line when the file
+	// cannot be read. nil means slog.Default().
 	Logger *slog.Logger
 }
 
-// Watch sets the limits of a guard from a file and returns. In the background it sets them again when the file changes,
-// until ctx ends. If the file has errors or cannot be read at the time of the call, Watch only returns the error:
-// Faults, or the error of os.ReadFile. A file with a quota needs Config.Redis.
+// Watch sets the limits of a guard from a file and returns. In the background it sets them again
+// when the file changes, until ctx ends. If the file has errors or cannot be read at the time of
+// the call, Watch only returns the error: Faults, or the error of os.ReadFile. A file with a quota
+// needs Config.Redis.
 //
-// Watch reads the file every Config.Every. New content is in force after two reads have returned the same content,
-// because the first read may return a file that is not completely written. By default this is 2 to 4 s after a change.
-// If the new file has errors or cannot be read, the limits do not change, and the error is logged. Either the old or
-// the new limits decide on each request. A request that began before the change keeps the old limits, also for the
-// permits that it gives back after its response. If the rate of a limit changes, earlier grants still count. While
-// processes on one Redis have different files, each process sets the rates of its own file again and again.
+// Watch reads the file every Config.Every. New content is in force after two reads have returned
+// the same content, because the first read may return a file that is not completely written. By
+// default this is 2 to 4 s after a change. If the new file has errors or cannot be read, the limits
+// do not change, and the error is logged. Either the old or the new limits decide on each request.
+// A request that began before the change keeps the old limits, also for the permits that it gives
+// back after its response. If the rate of a limit changes, earlier grants still count. While
+// processes on one Redis have different files, each process sets the rates of its own file again
+// and again.
 func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) error {
 	return c.watch(ctx, file, func(data []byte) error {
 		limits, err := Parse(file, data, c.words()...)
@@ -134,8 +150,9 @@ func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) e
 	})
 }
 
-// WatchDomains is Watch for the section domains of a file, which package envoylimit serves: it calls set with the domains
-// instead of setting the limits of a guard. Of the Config it needs only Keys, for the section limits, Every and Logger.
+// WatchDomains is Watch for the section domains of a file, which package envoylimit serves: it
+// calls set with the domains instead of setting the limits of a guard. Of the Config it needs only
+// Keys, for the section limits, Every and Logger.
 //
 //	err := rules.WatchDomains(ctx, "limits.yaml", rules.Config{}, service.SetDomains)
 func WatchDomains(ctx context.Context, file string, c Config, set func([]Domain)) error {
@@ -151,7 +168,8 @@ func WatchDomains(ctx context.Context, file string, c Config, set func([]Domain)
 	})
 }
 
-// watch calls set with the content of a file, now and, in the background, whenever the content has changed.
+// watch calls set with the content of a file, now and, in the background, whenever the content has
+// changed.
 func (c Config) watch(ctx context.Context, file string, set func(data []byte) error) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -187,7 +205,9 @@ func (c Config) follow(ctx context.Context, file string, last []byte, set func(d
 		if err != nil {
 			if err.Error() != problem {
 				problem = err.Error()
-				logger.ErrorContext(ctx, "the file of rules cannot be read, and its last rules stay in force", "file", file, "error", err)
+				logger.ErrorContext(
+					ctx, "the file of rules cannot be read, and its last rules stay in force", "file", file, "error", err,
+				)
 			}
 			continue
 		}
@@ -261,8 +281,9 @@ func (l Limit) rate(r *http.Request) rratelimiter.Rate {
 	return l.Rate
 }
 
-// key makes the key of a limit from its words. The outer list has the keys to join. Each inner list has alternatives: the
-// first one that a request has is used. nil is the key for all requests together.
+// key makes the key of a limit from its words. The outer list has the keys to join. Each inner list
+// has alternatives: the first one that a request has is used. nil is the key for all requests
+// together.
 func (c Config) key(l Limit) httplimit.Key {
 	if l.key == nil {
 		return nil
@@ -303,8 +324,8 @@ func (c Config) exempt(r *http.Request, networks []netip.Prefix) bool {
 	return known && slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(addr) })
 }
 
-// covers reports whether the limit applies to the method, the host and the path of a request. The guard asks once for each path
-// that servers can read in the path of the request.
+// covers reports whether the limit applies to the method, the host and the path of a request. The
+// guard asks once for each path that servers can read in the path of the request.
 func (l Limit) covers(r *http.Request) bool {
 	method := r.Method
 	if method == http.MethodHead && !slices.Contains(l.Methods, method) {
@@ -329,7 +350,8 @@ func hostOf(r *http.Request) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// serves reports whether one of the hosts of the limit, which may begin with "*.", stands for a host.
+// serves reports whether one of the hosts of the limit, which may begin with "*.", stands for a
+// host.
 func (l Limit) serves(host string) bool {
 	return slices.ContainsFunc(l.Hosts, func(pattern string) bool {
 		if domain, any := strings.CutPrefix(pattern, "*"); any {
@@ -339,10 +361,12 @@ func (l Limit) serves(host string) bool {
 	})
 }
 
-// within reports whether a path is p, with or without a final slash, or is below p, if p ends with a slash.
+// within reports whether a path is p, with or without a final slash, or is below p, if p ends with
+// a slash.
 func (l Limit) within(asked, p string) bool {
 	if l.IgnoreCase {
 		asked, p = strings.ToLower(strings.ToUpper(asked)), strings.ToLower(strings.ToUpper(p))
 	}
-	return strings.TrimSuffix(asked, "/") == strings.TrimSuffix(p, "/") || strings.HasSuffix(p, "/") && strings.HasPrefix(asked, p)
+	return strings.TrimSuffix(asked, "/") == strings.TrimSuffix(p, "/") ||
+		strings.HasSuffix(p, "/") && strings.HasPrefix(asked, p)
 }

@@ -79,7 +79,8 @@ func (b *bench) write(text string) {
 	}
 }
 
-// passes sends a request and checks whether it may pass. header are names and values of header fields.
+// passes sends a request and checks whether it may pass. header are names and values of header
+// fields.
 func (b *bench) passes(want bool, method, target string, header ...string) {
 	b.t.Helper()
 	r := httptest.NewRequest(method, target, nil)
@@ -244,7 +245,8 @@ limits:
     exempt: 198.51.100.7
 `)
 		for _, r := range [][]string{
-			{"POST", "/search"}, {"GET", "/"}, {"GET", "/searching"}, {"GET", "/search/deep"}, {"GET", "/SEARCH"}, {"GET", "/exporting"}, {"DELETE", "/export/1"},
+			{"POST", "/search"}, {"GET", "/"}, {"GET", "/searching"}, {"GET", "/search/deep"}, {"GET", "/SEARCH"},
+			{"GET", "/exporting"}, {"DELETE", "/export/1"},
 			{"GET", "/search", "From", "192.0.2.9"},
 			{"GET", "/search", "From", "198.51.100.7"},
 			{"GET", "/search", "From", "10.9.0.1", "X-Forwarded-For", "192.0.2.9"},
@@ -254,9 +256,12 @@ limits:
 		}
 		b.passes(true, "GET", "/search", "From", "198.51.100.8")
 		for _, r := range [][]string{
-			{"GET", "/search"}, {"HEAD", "/search"}, {"PUT", "/export/1"}, {"GET", "/export/"}, {"GET", "/export"}, {"GET", "/search/"}, {"GET", "/search?q=1"},
-			{"GET", "//search"}, {"GET", "/x/../search"}, {"GET", "/x/%2e%2e/search"}, {"GET", "/export/../x"}, {"GET", "/./export//1"},
-			{"GET", "/search;0"}, {"GET", "/search%3bx"}, {"GET", "/x/..;/search"}, {"GET", "/%73earch"}, {"GET", "/%2573earch"}, {"GET", "/search;a%2fb"},
+			{"GET", "/search"}, {"HEAD", "/search"}, {"PUT", "/export/1"}, {"GET", "/export/"}, {"GET", "/export"},
+			{"GET", "/search/"}, {"GET", "/search?q=1"},
+			{"GET", "//search"}, {"GET", "/x/../search"}, {"GET", "/x/%2e%2e/search"}, {"GET", "/export/../x"},
+			{"GET", "/./export//1"},
+			{"GET", "/search;0"}, {"GET", "/search%3bx"}, {"GET", "/x/..;/search"}, {"GET", "/%73earch"}, {"GET", "/%2573earch"},
+			{"GET", "/search;a%2fb"},
 			{"GET", "/x%5c..%5csearch"}, {"GET", "/export;x/1"}, {"GET", "/x%2f../export/1"},
 			{"GET", "/search", "From", "10.9.0.1"}, // no header of the proxy: the client is not known
 			{"GET", "/search", "From", "198.51.100.8", "X-Forwarded-For", "192.0.2.9"},
@@ -395,7 +400,8 @@ func TestAFileThatIsBeingWritten(t *testing.T) {
 	})
 }
 
-// A request that waits for its permit when the rules change still gets it by those that it began with.
+// A request that waits for its permit when the rules change still gets it by those that it began
+// with.
 func TestRequestsKeepTheRulesThatTheyBeganWith(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, "limits: {one: {rate: 1/m, key: all}}")
@@ -458,7 +464,8 @@ func TestAFirstFileThatIsBad(t *testing.T) {
 	}
 	var faults Faults
 	err := Watch(t.Context(), guard, file, Config{})
-	if !errors.As(err, &faults) || len(faults) != 1 || faults[0].Line != 2 || !strings.HasPrefix(err.Error(), file+":2: ") {
+	if !errors.As(err, &faults) || len(faults) != 1 || faults[0].Line != 2 ||
+		!strings.HasPrefix(err.Error(), file+":2: ") {
 		t.Error(err)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A field or a method that only the parser has would be an error in an editor; one that only the schema has would be an
-// error in Parse. The tests in examples/guide validate files by the schema.
+// A field or a method that only the parser has would be an error in an editor; one that only the
+// schema has would be an error in Parse. The tests in examples/guide validate files by the schema.
 func TestSchemaAndParserKnowTheSameFields(t *testing.T) {
 	type object struct {
 		Properties map[string]any `json:"properties"`

@@ -1,5 +1,6 @@
-// Package breaker decides whether a node can be reached, and when to probe it again. It knows which calls have no reply
-// yet, and when that means that the node is away. Package exchange decides what follows for the calls.
+// Package breaker decides whether a node can be reached, and when to probe it again. It knows which
+// calls have no reply yet, and when that means that the node is away. Package exchange decides what
+// follows for the calls.
 package breaker
 
 import (
@@ -15,13 +16,15 @@ const (
 	longestOutage  = time.Second
 )
 
-// A node that answers nothing for longestSilence while calls to it are in flight is probed. If it answers neither the
-// probe nor another call for as long again, it is away. If half the call timeout is less, that counts instead.
+// A node that answers nothing for longestSilence while calls to it are in flight is probed. If it
+// answers neither the probe nor another call for as long again, it is away. If half the call
+// timeout is less, that counts instead.
 const longestSilence = 250 * time.Millisecond
 
-// A Breaker tells whether a node can be reached. It is broken while the node is away. Then a probe on behalf of no caller
-// checks now and then whether the node is back. If Ask is not called for longestOutage after the end of a pause, the
-// breaker is no longer broken. The zero Breaker is ready for use.
+// A Breaker tells whether a node can be reached. It is broken while the node is away. Then a probe
+// on behalf of no caller checks now and then whether the node is back. If Ask is not called for
+// longestOutage after the end of a pause, the breaker is no longer broken. The zero Breaker is
+// ready for use.
 type Breaker struct {
 	answered atomic.Int64 // start of the latest call that was answered, ns since epoch; 0: none was
 	broken   atomic.Bool  // the node is away; set under mu, cleared without it, too
@@ -32,20 +35,22 @@ type Breaker struct {
 	pause   time.Duration // its length before jitter
 	probing bool          // a probe is in flight, or about to be
 
-	calls     map[Pending]struct{} // in flight
-	last      Prober               // of the last call
-	quiet     time.Time            // since when calls are in flight and none was answered; zero: no reply is due
-	suspected time.Time            // when the node was probed because of that; zero: it was not
-	checked   time.Time            // when it was last checked whether the node refuses a connection
-	watching  bool                 // the timer runs
-	timer     *time.Timer          // calls look
+	calls map[Pending]struct{} // in flight
+	last  Prober               // of the last call
+	// since when calls are in flight and none was answered; zero: no reply is due
+	quiet     time.Time
+	suspected time.Time   // when the node was probed because of that; zero: it was not
+	checked   time.Time   // when it was last checked whether the node refuses a connection
+	watching  bool        // the timer runs
+	timer     *time.Timer // calls look
 }
 
 // A Pending is a call in flight.
 type Pending interface {
 	// NodeAway is called in a goroutine of its own when the node is found to be away.
 	NodeAway()
-	// Sent reports whether the call was written to a connection. It is called with the mutex of the Breaker held.
+	// Sent reports whether the call was written to a connection. It is called with the mutex of the
+	// Breaker held.
 	Sent() bool
 }
 
@@ -64,7 +69,8 @@ type Prober interface {
 // epoch is the origin of Breaker.answered.
 var epoch = time.Now()
 
-// Answer notes that the node answered a call that began at a time. If b was broken, it is no longer.
+// Answer notes that the node answered a call that began at a time. If b was broken, it is no
+// longer.
 func (b *Breaker) Answer(began time.Time, p Prober) {
 	if at, last := int64(began.Sub(epoch)), b.answered.Load(); at > last || last == 0 {
 		b.answered.Store(at)
@@ -74,9 +80,10 @@ func (b *Breaker) Answer(began time.Time, p Prober) {
 	}
 }
 
-// Stalled notes that a call takes much longer than usual. If no call in flight has a connection, and the node refuses one, it is
-// away: the call itself fails only after the Redis client has dialled several times. A node with connections may still serve
-// them. This is checked at most once in longestOutage.
+// Stalled notes that a call takes much longer than usual. If no call in flight has a connection,
+// and the node refuses one, it is away: the call itself fails only after the Redis client has
+// dialled several times. A node with connections may still serve them. This is checked at most once
+// in longestOutage.
 func (b *Breaker) Stalled(p Prober) {
 	began := time.Now()
 	b.mu.Lock()
@@ -125,8 +132,8 @@ func (b *Breaker) Begin(call Pending, p Prober) {
 	b.watch()
 }
 
-// End removes a call, and notes whether the node answered it. An unanswered call proves nothing: its caller may have
-// gone, for example.
+// End removes a call, and notes whether the node answered it. An unanswered call proves nothing:
+// its caller may have gone, for example.
 func (b *Breaker) End(call Pending, answered bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -137,8 +144,8 @@ func (b *Breaker) End(call Pending, answered bool) {
 	b.forget()
 }
 
-// forget forgets the silence of a node that is away once no call is in flight: the next call has a silence of its own.
-// b.mu is held.
+// forget forgets the silence of a node that is away once no call is in flight: the next call has a
+// silence of its own. b.mu is held.
 func (b *Breaker) forget() {
 	if b.broken.Load() && len(b.calls) == 0 {
 		b.quiet, b.suspected = time.Time{}, time.Time{}
@@ -168,12 +175,12 @@ func (b *Breaker) watch() {
 	}
 }
 
-// patience returns for how long a node may owe a reply before it is probed, and then again before it is away. b.mu is
-// held.
+// patience returns for how long a node may owe a reply before it is probed, and then again before
+// it is away. b.mu is held.
 func (b *Breaker) patience() time.Duration { return min(longestSilence, b.last.Timeout()/2) }
 
-// look is called by the timer. When the node has been silent for patience it is probed; after patience again it is
-// away.
+// look is called by the timer. When the node has been silent for patience it is probed; after
+// patience again it is away.
 func (b *Breaker) look() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -215,8 +222,8 @@ func (b *Breaker) snap() {
 	b.forget()
 }
 
-// Ask reports whether b is broken, and if so, how long to wait before asking again. If a probe is due, it starts one in
-// the background.
+// Ask reports whether b is broken, and if so, how long to wait before asking again. If a probe is
+// due, it starts one in the background.
 func (b *Breaker) Ask(p Prober) (broken bool, retry time.Duration) {
 	if !b.wanted.Load() {
 		b.mu.Lock()
@@ -243,8 +250,8 @@ func (b *Breaker) Ask(p Prober) (broken bool, retry time.Duration) {
 // Broken reports whether the node is away. Unlike Ask it starts nothing.
 func (b *Breaker) Broken() bool { return b.broken.Load() }
 
-// Fail notes that a call that began at a time was not answered. That breaks b, unless a call that began later was
-// answered.
+// Fail notes that a call that began at a time was not answered. That breaks b, unless a call that
+// began later was answered.
 func (b *Breaker) Fail(began time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 
 const ms = time.Millisecond
 
-// A node answers the probes that begin while it is up after a millisecond. The others take the timeout.
+// A node answers the probes that begin while it is up after a millisecond. The others take the
+// timeout.
 type node struct {
 	up, refuses          atomic.Bool
 	probes, backs, dials atomic.Int32
@@ -205,7 +206,8 @@ func TestFailBreaks(t *testing.T) {
 	})
 }
 
-// Probes of a node that stays away become rarer, down to one a second, and end when nobody asks any more.
+// Probes of a node that stays away become rarer, down to one a second, and end when nobody asks any
+// more.
 func TestProbesOfANodeThatStaysAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var b Breaker

@@ -1,5 +1,5 @@
-// Package denycache keeps refusals that hold until a known time: until then a request for as many permits or more is
-// refused again, unless a client changes the limiter.
+// Package denycache keeps refusals that hold until a known time: until then a request for as many
+// permits or more is refused again, unless a client changes the limiter.
 package denycache
 
 import (
@@ -8,15 +8,16 @@ import (
 	"time"
 )
 
-// A Cache holds the refusals that a client knows. The zero Cache is empty. It is safe for concurrent use.
+// A Cache holds the refusals that a client knows. The zero Cache is empty. It is safe for
+// concurrent use.
 type Cache struct {
 	mu      sync.RWMutex        // guards all
 	all     map[string]*Refusal // by the name of the configuration key
 	changes atomic.Int64        // number of calls of Forget
 }
 
-// A Refusal holds for requests for N permits or more. It does not change once it is in the cache, but for the number of
-// hits.
+// A Refusal holds for requests for N permits or more. It does not change once it is in the cache,
+// but for the number of hits.
 type Refusal struct {
 	N           int64 // permits asked for
 	Limit, Left int64 // rate, and permits that were free
@@ -31,8 +32,9 @@ type Refusal struct {
 // A Rate is permits, interval (ms), type and keep-alive (ms).
 type Rate [4]int64
 
-// Find returns the refusal that holds for a request for n permits; nil if there is none. For a limiter that enforces a rate, only
-// a refusal under that rate holds, because its call to Redis may change the stored rate.
+// Find returns the refusal that holds for a request for n permits; nil if there is none. For a
+// limiter that enforces a rate, only a refusal under that rate holds, because its call to Redis may
+// change the stored rate.
 func (c *Cache) Find(name string, n int64, now time.Time, enforced Rate) *Refusal {
 	c.mu.RLock()
 	known := c.all[name]
@@ -44,14 +46,15 @@ func (c *Cache) Find(name string, n int64, now time.Time, enforced Rate) *Refusa
 	return known
 }
 
-// Hit notes that a request was refused by the refusal. It returns how many were since the last call of Hits.
+// Hit notes that a request was refused by the refusal. It returns how many were since the last call
+// of Hits.
 func (r *Refusal) Hit() int64 { return r.hits.Add(1) }
 
 // Changes returns the number of changes so far, for Add.
 func (c *Cache) Changes() int64 { return c.changes.Load() }
 
-// Add stores a refusal, unless one of fewer permits holds for the same requests, or a limiter was changed since Changes
-// returned changes. It keeps at most size names.
+// Add stores a refusal, unless one of fewer permits holds for the same requests, or a limiter was
+// changed since Changes returned changes. It keeps at most size names.
 func (c *Cache) Add(size int, name string, refusal Refusal, now time.Time, changes int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

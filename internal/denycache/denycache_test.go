@@ -10,7 +10,9 @@ var now = time.UnixMilli(1_700_000_000_000)
 
 // refusal is that of n of 10 permits an hour, for a minute.
 func refusal(n int64) Refusal {
-	return Refusal{N: n, Limit: 10, Left: n - 1, Interval: time.Hour, Free: now.Add(time.Minute), Reset: now.Add(time.Hour)}
+	return Refusal{
+		N: n, Limit: 10, Left: n - 1, Interval: time.Hour, Free: now.Add(time.Minute), Reset: now.Add(time.Hour),
+	}
 }
 
 func TestRefusalsHold(t *testing.T) {
@@ -116,7 +118,8 @@ func TestHitsAreCounted(t *testing.T) {
 		}
 	}
 	cache.Add(5, "l", refusal(1), now, 0) // hits stay
-	if first, second, other := cache.Hits("l"), cache.Hits("l"), cache.Hits("other"); first != 3 || second != 0 || other != 0 {
+	if first, second, other := cache.Hits("l"), cache.Hits("l"), cache.Hits("other"); first != 3 || second != 0 ||
+		other != 0 {
 		t.Errorf("%d, %d and %d hits, expected 3, 0 and 0", first, second, other)
 	}
 }

@@ -15,14 +15,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// batch.go makes a call of each batch of a queue, and tells all parts of the client what its reply means for them. Package
-// schedule decides which callers a batch carries, and what the reply means for each of them.
+// batch.go makes a call of each batch of a queue, and tells all parts of the client what its reply
+// means for them. Package schedule decides which callers a batch carries, and what the reply means
+// for each of them.
 
 // An Ask holds the parameters of one caller's request.
 type Ask struct {
-	N       int64     // permits; of the first limiter of a set
-	Rest    []int64   // permits of the other limiters of a set
-	Detail  bool      // the result has NextAfter, ResetAfter, and RetryAfter even if the caller does not wait
+	N    int64   // permits; of the first limiter of a set
+	Rest []int64 // permits of the other limiters of a set
+	// the result has NextAfter, ResetAfter, and RetryAfter even if the caller does not wait
+	Detail  bool
 	Waits   bool      // the request stays queued until it is granted
 	Until   time.Time // the end of the caller's timeout, by the client's clock; zero: none
 	Source  *Source   // filled in with a grant; nil: not needed
@@ -36,7 +38,8 @@ type Source struct {
 	At    int64 // score of the record, or when the process granted, µs
 }
 
-// A request is an Ask under way. It is guarded by queue.mu until done receives; from then on it belongs to the caller.
+// A request is an Ask under way. It is guarded by queue.mu until done receives; from then on it
+// belongs to the caller.
 type request struct {
 	schedule.Request
 	ctx     context.Context // of the caller
@@ -46,14 +49,16 @@ type request struct {
 	keeps   []keep          // of a waiting request of a set, one for each limiter
 }
 
-// newRequest returns a request for a. The pool belongs to the client and is not global: a channel belongs to the
-// synctest bubble of one test, as a client does.
+// newRequest returns a request for a. The pool belongs to the client and is not global: a channel
+// belongs to the synctest bubble of one test, as a client does.
 func (c *Client) newRequest(ctx context.Context, a *Ask, kind schedule.Kind) *request {
 	r, ok := c.requests.Get().(*request)
 	if !ok {
 		r = &request{done: make(chan struct{}, 1)}
 	}
-	r.Request = schedule.Request{N: a.N, Rest: a.Rest, Kind: kind, Detail: a.Detail, Next: a.Detail, Until: a.Until, End: a.Until, Owner: r}
+	r.Request = schedule.Request{
+		N: a.N, Rest: a.Rest, Kind: kind, Detail: a.Detail, Next: a.Detail, Until: a.Until, End: a.Until, Owner: r,
+	}
 	r.ctx, r.source, r.sources = ctx, a.Source, a.Sources
 	return r
 }
@@ -134,8 +139,8 @@ func (q *queue) prepare(b *batch) {
 // Stalled lets the queue send its next batch.
 func (b *batch) Stalled() { b.queue.stalled(b) }
 
-// Enforce sets the limiter's own rate in the place of another one. If no attempt has had an effect, b may bring a lease
-// afterwards.
+// Enforce sets the limiter's own rate in the place of another one. If no attempt has had an effect,
+// b may bring a lease afterwards.
 func (b *batch) Enforce(ctx context.Context, a *script.Attempts) error {
 	err := b.acquireBody.Enforce(ctx, a)
 	if err == nil && !a.MaybeExecuted() {
@@ -172,7 +177,8 @@ func (b *batch) Done(o exchange.Outcome) {
 	}
 }
 
-// complete ends b with a reply of Redis or of the process; nil if there is none. It settles the callers and tells the observer.
+// complete ends b with a reply of Redis or of the process; nil if there is none. It settles the
+// callers and tells the observer.
 func (b *batch) complete(g *protocol.Reply, o exchange.Outcome) {
 	q := b.queue
 	var one [1]Call
@@ -201,8 +207,9 @@ func (b *batch) complete(g *protocol.Reply, o exchange.Outcome) {
 	}
 }
 
-// settle settles the callers of b, keeps what the reply says about each limiter, and lets the queue send its next batch. It appends
-// what the observer is told of each limiter, and returns the sets that have callers behind those of b.
+// settle settles the callers of b, keeps what the reply says about each limiter, and lets the queue
+// send its next batch. It appends what the observer is told of each limiter, and returns the sets
+// that have callers behind those of b.
 func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Outcome) (told []Call, behind []uint64) {
 	q.mu.Lock()
 	defer q.exit()
@@ -231,8 +238,9 @@ func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Out
 	for i, l := range q.limiters {
 		of := f.Of(i)
 		call := Call{
-			Limiter: l.name, Callers: b.Requests() + f.Behind, Granted: f.Granted, Denied: of.Denied, Permits: of.Own, Unclaimed: of.Unclaimed,
-			Waiting: q.schedule.Waiting(), Latency: m.Mono.Sub(b.call.Started()), Attempts: b.call.Attempts(), Err: o.Err,
+			Limiter: l.name, Callers: b.Requests() + f.Behind, Granted: f.Granted, Denied: of.Denied, Permits: of.Own,
+			Unclaimed: of.Unclaimed,
+			Waiting:   q.schedule.Waiting(), Latency: m.Mono.Sub(b.call.Started()), Attempts: b.call.Attempts(), Err: o.Err,
 		}
 		if g != nil {
 			call.Repaired, call.RateMismatch = g.Of(i).Notes.Repaired(), g.Of(i).Notes.Has(protocol.RateMismatch)
@@ -249,8 +257,8 @@ func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Out
 	return calls, q.setsBehind()
 }
 
-// fail ends b with an error, which is about the limiter of a set that refused to decide, if one did. If Redis hangs, the requests
-// that had to wait for b fail, too.
+// fail ends b with an error, which is about the limiter of a set that refused to decide, if one
+// did. If Redis hangs, the requests that had to wait for b fail, too.
 func (q *queue) fail(m schedule.Moment, b *batch, o exchange.Outcome) schedule.Facts {
 	var behind error
 	if o.Silent {
@@ -285,7 +293,8 @@ func (q *queue) saw(m schedule.Moment, b *batch, g *protocol.Reply) {
 	}
 }
 
-// keep keeps what became of the callers of b: for the deny cache, for the next lease, and for retries that search records.
+// keep keeps what became of the callers of b: for the deny cache, for the next lease, and for
+// retries that search records.
 func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.Reply, f *schedule.Facts) {
 	if f.Refused {
 		q.ledger.Refused(m.Mono)
@@ -301,13 +310,13 @@ func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.Reply, f *schedule
 	}
 }
 
-// remember stores the refusal of a caller that does not wait in the deny cache. It stores nothing if the permits are free but
-// reserved for waiting callers, which may leave, if the process decided locally, or if another rate than the enforced one is in
-// force.
+// remember stores the refusal of a caller that does not wait in the deny cache. It stores nothing
+// if the permits are free but reserved for waiting callers, which may leave, if the process decided
+// locally, or if another rate than the enforced one is in force.
 func (q *queue) remember(m schedule.Moment, b *batch, r *schedule.Request, g *protocol.Reply) {
 	s, o := &q.limiter.settings, &r.Outcome
-	if s.DenyCache == 0 || q.isSet() || r.Kind != schedule.Try || o.Allowed || o.Err != nil || r.N <= g.Free || g.Local() ||
-		s.Enforced && g.Notes.Has(protocol.RateMismatch) {
+	if s.DenyCache == 0 || q.isSet() || r.Kind != schedule.Try || o.Allowed || o.Err != nil ||
+		r.N <= g.Free || g.Local() || s.Enforced && g.Notes.Has(protocol.RateMismatch) {
 		return
 	}
 	since := q.schedule.Since(m, g)

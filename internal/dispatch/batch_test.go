@@ -36,8 +36,8 @@ func newLimiter() *Limiter {
 	return l
 }
 
-// A call that has timed out lets no other call be sent, even if it never stalled before: the requests queued behind it
-// fail with it.
+// A call that has timed out lets no other call be sent, even if it never stalled before: the
+// requests queued behind it fail with it.
 func TestALateCallDoesNotStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(0, newLimiter())
@@ -73,10 +73,11 @@ func pause(p func()) redis.Hook {
 	}
 }
 
-// A batch that is complete before its command is written does not make the other batches of its run fail, and is no sign
-// that the node is away.
+// A batch that is complete before its command is written does not make the other batches of its run
+// fail, and is no sign that the node is away.
 func TestABatchThatIsOverFailsNoOther(t *testing.T) {
-	apart := func(o *Settings) { o.RecordPerRequest, o.Format = true, record.Redisson313 } // a retry cannot find its records
+	// a retry cannot find its records
+	apart := func(o *Settings) { o.RecordPerRequest, o.Format = true, record.Redisson313 }
 	for name, test := range map[string]struct {
 		options func(*Settings)
 		before  bool // the limiters have been called before, so that they share a command

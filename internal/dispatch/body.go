@@ -7,8 +7,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// Bodies: what a call that takes permits asks of one limiter, or of several. They encode and decode; package exchange makes the
-// attempts.
+// Bodies: what a call that takes permits asks of one limiter, or of several. They encode and
+// decode; package exchange makes the attempts.
 
 // An acquireBody is a call of acquire.lua for one limiter.
 type acquireBody struct {

@@ -14,8 +14,9 @@ import (
 // checkSlack is added to an interval to get the time between two checks.
 const checkSlack = 500 * time.Millisecond
 
-// A checkTable is a hash table with four slots a bucket. If a bucket is full, the oldest entry leaves, and that limiter is checked at
-// its next call. The zero value is ready for use. It is not safe for concurrent use.
+// A checkTable is a hash table with four slots a bucket. If a bucket is full, the oldest entry
+// leaves, and that limiter is checked at its next call. The zero value is ready for use. It is not
+// safe for concurrent use.
 type checkTable struct {
 	slots []check // buckets, by the hash
 }
@@ -26,17 +27,20 @@ type check struct {
 	at       int64  // µs since 1970, by the client's clock
 	rate     int64  // in the last reply
 	interval int32  // in the last reply, ms, or the longest possible one
-	free     int32  // in the last reply, or the most possible ones; below protocol.Unseen: the last request was no plain grant
+	// in the last reply, or the most possible ones; below protocol.Unseen: the last request was no
+	// plain grant
+	free int32
 }
 
-// sum returns the sum of two durations that are not negative, at most the longest possible one: an interval may be that.
+// sum returns the sum of two durations that are not negative, at most the longest possible one: an
+// interval may be that.
 func sum(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
 
 // saturated returns n, or the nearest number that fits.
 func saturated(n int64) int32 { return int32(max(math.MinInt32, min(n, math.MaxInt32))) }
 
-// fewestSlots and mostSlots are how many slots there are at first, and at most, which takes 1.5 MB. The number doubles once a
-// bucket is full.
+// fewestSlots and mostSlots are how many slots there are at first, and at most, which takes 1.5 MB.
+// The number doubles once a bucket is full.
 const fewestSlots, mostSlots, slotsOfBucket = 3 << 6, 3 << 14, 4
 
 // hashSeed seeds the hashes of limiters, here and in sets.
@@ -61,9 +65,10 @@ func (t *checkTable) bucket(hash uint64) []check {
 	return t.slots[first : first+slotsOfBucket]
 }
 
-// due reports whether the next call of a limiter must add up the records: this process has not done so yet, the rate has
-// changed, or an interval and checkSlack are over. It also returns how many permits were free by the last reply;
-// protocol.Unseen if no reply is known, below that if the last request was no plain grant.
+// due reports whether the next call of a limiter must add up the records: this process has not done
+// so yet, the rate has changed, or an interval and checkSlack are over. It also returns how many
+// permits were free by the last reply; protocol.Unseen if no reply is known, below that if the last
+// request was no plain grant.
 func (t *checkTable) due(key string, now time.Time) (due bool, free int64) {
 	last, _ := t.find(key)
 	if last == nil {
@@ -80,7 +85,8 @@ func (t *checkTable) notPlain(key string) {
 	}
 }
 
-// saw stores the rate and the free permits in a reply of Redis, and whether that call checked the records.
+// saw stores the rate and the free permits in a reply of Redis, and whether that call checked the
+// records.
 func (t *checkTable) saw(key string, now time.Time, rate int64, interval time.Duration, free int64, checked bool) {
 	last, hash := t.find(key)
 	this := check{hash, now.UnixMicro(), rate, saturated(interval.Milliseconds()), saturated(free)}

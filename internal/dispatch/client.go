@@ -1,9 +1,11 @@
-// Package dispatch connects the callers of each limiter with Redis. For each limiter it has a lock, a schedule.Queue, a
-// lease.Ledger and a timer. Package schedule decides which callers share a call, and package exchange how a call
-// reaches its node. Package dispatch also has what belongs to a limiter and not to a queue: checks of the records, the
-// deny cache, local decisions, and the calls of all other methods.
+// Package dispatch connects the callers of each limiter with Redis. For each limiter it has a lock,
+// a schedule.Queue, a lease.Ledger and a timer. Package schedule decides which callers share a
+// call, and package exchange how a call reaches its node. Package dispatch also has what belongs to
+// a limiter and not to a queue: checks of the records, the deny cache, local decisions, and the
+// calls of all other methods.
 //
-// These locks are taken in this order. None is held while an observer or a hook of the Redis client is called:
+// These locks are taken in this order. None is held while an observer or a hook of the Redis client
+// is called:
 //
 //	sets.mu           the table of sets
 //	queue.mu of a set, then as of one limiter
@@ -37,14 +39,15 @@ type Config struct {
 	ID          string
 	Clock       func() time.Time // nil: time.Now
 	CallTimeout time.Duration
-	Observer    any                 // of the root package; nil: none
-	Observe     func(Call)          // nil: no observer
-	MapName     func(string) string // from the name of a limiter to that of its configuration key; nil: the same
-	Defaults    Settings            // of all limiters
+	Observer    any        // of the root package; nil: none
+	Observe     func(Call) // nil: no observer
+	// from the name of a limiter to that of its configuration key; nil: the same
+	MapName  func(string) string
+	Defaults Settings // of all limiters
 }
 
-// An Extended is a Redis client with settings for which there is no option. Packages of this repository, such as limittest,
-// pass it to rratelimiter.NewClient.
+// An Extended is a Redis client with settings for which there is no option. Packages of this
+// repository, such as limittest, pass it to rratelimiter.NewClient.
 type Extended struct {
 	script.Redis
 	Alone bool          // Redisson cannot use the server
@@ -77,7 +80,8 @@ type Client struct {
 
 	requests sync.Pool    // of *request
 	waiting  atomic.Int64 // waiting callers in all queues
-	watching atomic.Bool  // the check for a closed redis client is scheduled; it runs while callers wait
+	// the check for a closed redis client is scheduled; it runs while callers wait
+	watching atomic.Bool
 }
 
 // New returns a client.
@@ -126,7 +130,8 @@ func (c *Client) Clock() time.Time { return c.config.Clock() }
 // now returns the time by the client's clock and by the monotonic one.
 func (c *Client) now() schedule.Moment { return c.times(false) }
 
-// times returns the time by the clock that dates grants, and by the monotonic one. The server's clock is not known.
+// times returns the time by the clock that dates grants, and by the monotonic one. The server's
+// clock is not known.
 func (c *Client) times(server bool) schedule.Moment {
 	now := time.Now()
 	if c.ownClock && !server {

@@ -11,14 +11,16 @@ import (
 
 // Calls that grant nothing: they count what is free, give permits back, or set a rate.
 
-// Free counts expired permits back, and returns how many are free. With check it adds up the records.
+// Free counts expired permits back, and returns how many are free. With check it adds up the
+// records.
 func (l *Limiter) Free(ctx context.Context, check bool) (int64, error) {
 	g, err := l.look(ctx, protocol.Ask{Check: check})
 	return g.Free, err
 }
 
-// look makes a call that grants nothing: it counts expired permits back and returns what is free. It repeats the call while
-// expired records remain. If there are too many live records to add up in one call, it then recounts them.
+// look makes a call that grants nothing: it counts expired permits back and returns what is free.
+// It repeats the call while expired records remain. If there are too many live records to add up in
+// one call, it then recounts them.
 func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Reply, err error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -53,8 +55,9 @@ func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask proto
 	return body.reply, err
 }
 
-// Release gives n permits back that callers were granted: the oldest ones if granted is 0. Otherwise granted is the score of a
-// record in µs, and only permits that were granted then come back. It returns how many did.
+// Release gives n permits back that callers were granted: the oldest ones if granted is 0.
+// Otherwise granted is the score of a record in µs, and only permits that were granted then come
+// back. It returns how many did.
 func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) {
 	released, err := l.release(ctx, n, granted)
 	if q := l.queue.Load(); q != nil {
@@ -65,7 +68,8 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) 
 	return released, err
 }
 
-// release is Release for any permits, those of a lease included, of which the schedule does not know.
+// release is Release for any permits, those of a lease included, of which the schedule does not
+// know.
 func (l *Limiter) release(ctx context.Context, n, granted int64) (released int64, err error) {
 	rebuild := false
 	for released < n {
@@ -76,7 +80,10 @@ func (l *Limiter) release(ctx context.Context, n, granted int64) (released int64
 		if granted == 0 {
 			end = l.changing(ctx, l.changed)
 		}
-		request := protocol.Release{Now: l.Now(), Permits: n - released, Rebuild: rebuild, Granted: granted, Own: l.client.identity.Origin(l.settings.Format)}
+		request := protocol.Release{
+			Now: l.Now(), Permits: n - released, Rebuild: rebuild, Granted: granted,
+			Own: l.client.identity.Origin(l.settings.Format),
+		}
 		reply, err := l.change(ctx, protocol.ReleaseScript, false, l.Keys(), request.Args(), end)
 		if err != nil {
 			return released, err
@@ -99,7 +106,8 @@ func (l *Limiter) release(ctx context.Context, n, granted int64) (released int64
 	return released, nil
 }
 
-// undo waits for the reply to a request whose caller's context ended, and gives back what it was granted.
+// undo waits for the reply to a request whose caller's context ended, and gives back what it was
+// granted.
 func (q *queue) undo(r *request) {
 	<-r.done
 	sources := r.sources
@@ -118,8 +126,9 @@ func (q *queue) undo(r *request) {
 	q.client.recycle(r)
 }
 
-// Undo gives back n permits with the score of one grant, so that permits granted at other times return when they would
-// have, and returns how many came back. Permits that expired or were released already are not given back again.
+// Undo gives back n permits with the score of one grant, so that permits granted at other times
+// return when they would have, and returns how many came back. Permits that expired or were
+// released already are not given back again.
 func (l *Limiter) Undo(ctx context.Context, n int64, from Source) (int64, error) {
 	if from.Local {
 		return l.client.localLimiters.Untake(&l.local, n, time.UnixMicro(from.At), l.client.Clock()), nil
@@ -127,15 +136,16 @@ func (l *Limiter) Undo(ctx context.Context, n int64, from Source) (int64, error)
 	return l.Release(ctx, n, from.At)
 }
 
-// SetRate runs setrate.lua, and the calls that finish its work. It returns whether the rate was set.
+// SetRate runs setrate.lua, and the calls that finish its work. It returns whether the rate was
+// set.
 func (l *Limiter) SetRate(ctx context.Context, request protocol.SetRate) (bool, error) {
 	sent := new(script.Attempts)
 	set, err := within(ctx, l, func(ctx context.Context) (bool, error) { return l.setRate(ctx, sent, request, l.changed) })
 	return set, sent.Outcome(err)
 }
 
-// setRate runs setrate.lua, and the calls that finish its work: a rebuild of the free permits after many records have
-// expired, or a recount. Then it calls changed.
+// setRate runs setrate.lua, and the calls that finish its work: a rebuild of the free permits after
+// many records have expired, or a recount. Then it calls changed.
 func (l *Limiter) setRate(
 	ctx context.Context, t *script.Attempts, request protocol.SetRate, changed func(error),
 ) (set bool, err error) {
@@ -160,7 +170,8 @@ func (l *Limiter) enforce(ctx context.Context) error {
 	_, err := l.setRate(ctx, new(script.Attempts), protocol.SetRate{Rate: l.settings.Own, Keep: true}, func(err error) {
 		l.client.denyCache.Forget(l.Key())
 		if err == nil {
-			// Not the callers of l, whose call is made again in any case, and not those that would set their own rate again.
+			// Not the callers of l, whose call is made again in any case, and not those that would set their
+			// own rate again.
 			l.client.wakeChosen(func(other *Limiter) bool {
 				return other.Key() == l.Key() && other.settings != l.settings &&
 					(!other.settings.Enforced || other.settings.Own == l.settings.Own)

@@ -11,7 +11,9 @@ import (
 
 // queues returns the queues of the chosen limiters, and of sets with one of them.
 func (c *Client) queues(chosen func(*Limiter) bool) []*queue {
-	return append(c.registry.list(chosen), c.sets.list(func(q *queue) bool { return slices.ContainsFunc(q.limiters, chosen) })...)
+	return append(
+		c.registry.list(chosen),
+		c.sets.list(func(q *queue) bool { return slices.ContainsFunc(q.limiters, chosen) })...)
 }
 
 // Waiting returns the number of callers blocked now, by the names of their limiters.
@@ -31,9 +33,10 @@ func (c *Client) Waiting() map[string]int {
 
 // Activity is what goes on in a client at one time.
 type Activity struct {
-	Waiting  int           // waiting callers, including those whose call is in flight
-	InFlight bool          // a call is in flight, or about to be sent
-	Next     time.Duration // by the last replies, the time until the first waiting caller is served; 0: no caller waits
+	Waiting  int  // waiting callers, including those whose call is in flight
+	InFlight bool // a call is in flight, or about to be sent
+	// by the last replies, the time until the first waiting caller is served; 0: no caller waits
+	Next time.Duration
 }
 
 // Look returns what goes on now on the limiters with a name; "" means all limiters.
@@ -50,8 +53,8 @@ func (c *Client) Look(limiter string) (calls Activity) {
 	return calls
 }
 
-// silence returns for how long the last batch sent for l has had no reply; 0 if it has one, or is detached and has no
-// waiting caller.
+// silence returns for how long the last batch sent for l has had no reply; 0 if it has one, or is
+// detached and has no waiting caller.
 func (l *Limiter) silence() time.Duration {
 	q := l.queue.Load()
 	if q == nil {

@@ -9,12 +9,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
-// lease.go answers requests from leases (WithLease), permits that batches take ahead so that later requests need no call, and
-// asks for leases. The ledger of a queue holds them; lender.go gives them back. Package lease says why no window of the interval
-// exceeds the rate.
+// lease.go answers requests from leases (WithLease), permits that batches take ahead so that later
+// requests need no call, and asks for leases. The ledger of a queue holds them; lender.go gives
+// them back. Package lease says why no window of the interval exceeds the rate.
 
-// answersInARow is how many requests the lease or the deny cache of a limiter answers before the goroutine that asked last
-// yields. If many goroutines never block, one that reads a reply gets a processor only after each of them had it for 10 ms.
+// answersInARow is how many requests the lease or the deny cache of a limiter answers before the
+// goroutine that asked last yields. If many goroutines never block, one that reads a reply gets a
+// processor only after each of them had it for 10 ms.
 const answersInARow = 512
 
 // A loan is n permits that were taken from a lease. If lease is nil, none were taken.
@@ -24,8 +25,8 @@ type loan struct {
 	n      int64
 }
 
-// fromLease answers a request from the lease of its limiter. If there is no lease with n permits, the loan has no lease. The
-// result has NextAfter and ResetAfter if detail is set.
+// fromLease answers a request from the lease of its limiter. If there is no lease with n permits,
+// the loan has no lease. The result has NextAfter and ResetAfter if detail is set.
 func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan) {
 	q := l.queue.Load()
 	if q == nil {
@@ -52,7 +53,8 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan)
 	return granted(held, left, now, detail), loan{q.ledger, held, n}
 }
 
-// granted returns the result of a request that a lease grants. It has NextAfter and ResetAfter if detail is set.
+// granted returns the result of a request that a lease grants. It has NextAfter and ResetAfter if
+// detail is set.
 func granted(held *lease.Lease, left int64, now lease.Moment, detail bool) Result {
 	result := Result{Allowed: true, Limit: held.Rate, Remaining: held.Free + left}
 	if detail {
@@ -62,8 +64,8 @@ func granted(held *lease.Lease, left int64, now lease.Moment, detail bool) Resul
 	return result
 }
 
-// allFromLeases answers a request to several limiters from their leases, if all of them can, and fills in the sources,
-// unless they are nil. Otherwise what was taken goes back to the leases.
+// allFromLeases answers a request to several limiters from their leases, if all of them can, and
+// fills in the sources, unless they are nil. Otherwise what was taken goes back to the leases.
 func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []Source) ([]Result, bool) {
 	for _, l := range limiters {
 		if l.settings.Lease == 0 {
@@ -89,8 +91,8 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []S
 	return results, true
 }
 
-// afterAllowAll takes a lease for the limiter after a call of AllowAll, which takes none, if another such call was made
-// shortly before.
+// afterAllowAll takes a lease for the limiter after a call of AllowAll, which takes none, if
+// another such call was made shortly before.
 func (l *Limiter) afterAllowAll(call Call) {
 	if l.settings.Lease == 0 {
 		return
@@ -108,7 +110,8 @@ func (q *queue) wish(d lease.Draft) int64 {
 		return 0
 	}
 	d.May = d.May && !q.client.lender.changes(q.limiter.Key())
-	return q.ledger.Wish(d, q.client.times(false)) // with WithServerTime, too, this is about the time that dates grants
+	// with WithServerTime, too, this is about the time that dates grants
+	return q.ledger.Wish(d, q.client.times(false))
 }
 
 // refill asks for more permits than those of the lease, unless another call has done so.

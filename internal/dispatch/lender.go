@@ -9,8 +9,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 )
 
-// lender.go ends the leases of a client: when their time is over, and before the client changes their limiter. It gives back
-// what is unused.
+// lender.go ends the leases of a client: when their time is over, and before the client changes
+// their limiter. It gives back what is unused.
 
 // A lender is the part of it that all queues of a client share.
 type lender struct {
@@ -19,10 +19,12 @@ type lender struct {
 
 	mu       sync.Mutex     // guards the fields below; no other lock is taken meanwhile
 	changing map[string]int // changes under way, by the configuration key of their limiter
-	waiting  []giveBack     // for one of a few goroutines: many leases end at once, and their calls must not take all connections
-	workers  int            // those goroutines
-	timer    *time.Timer    // calls Client.sweep
-	sweepsAt time.Time      // when it does; zero: the timer is not set
+	// for one of a few goroutines: many leases end at once, and their calls must not take all
+	// connections
+	waiting  []giveBack
+	workers  int         // those goroutines
+	timer    *time.Timer // calls Client.sweep
+	sweepsAt time.Time   // when it does; zero: the timer is not set
 }
 
 // A giveBack is permits of a lease that are to be given back.
@@ -34,7 +36,8 @@ type giveBack struct {
 // mostGivingBack is how many goroutines give back permits at once.
 const mostGivingBack = 8
 
-// giveBackLater gives back permits in the background. If very many leases wait for that, it does nothing and returns false.
+// giveBackLater gives back permits in the background. If very many leases wait for that, it does
+// nothing and returns false.
 func (q *queue) giveBackLater(back lease.Back) bool {
 	l := &q.client.lender
 	l.mu.Lock()
@@ -88,11 +91,12 @@ func (q *queue) giveBack(back lease.Back) {
 	q.exit()
 }
 
-// changing begins a change of a limiter by this client, and returns what ends it, which is to be called in any case, with the
-// error of the call. That then calls changed. A change may remove records, and afterwards one with the score of an earlier
-// lease may hold permits granted to callers. So the leases of the limiter end, what is unused of them is given back before the
-// change, and none is taken until it has ended. A batch that was sent before the change may bring a lease after it. That lease
-// is not used: its record is gone, or counts until it expires.
+// changing begins a change of a limiter by this client, and returns what ends it, which is to be
+// called in any case, with the error of the call. That then calls changed. A change may remove
+// records, and afterwards one with the score of an earlier lease may hold permits granted to
+// callers. So the leases of the limiter end, what is unused of them is given back before the
+// change, and none is taken until it has ended. A batch that was sent before the change may bring a
+// lease after it. That lease is not used: its record is gone, or counts until it expires.
 func (l *Limiter) changing(ctx context.Context, changed func(error)) (end func(error)) {
 	if ctx.Err() != nil {
 		return changed // nothing is sent
@@ -139,7 +143,8 @@ func (l *lender) changes(key string) bool {
 	return l.changing[key] > 0
 }
 
-// Leased returns how many permits this client holds ahead of demand for a limiter, whatever the options of its handles.
+// Leased returns how many permits this client holds ahead of demand for a limiter, whatever the
+// options of its handles.
 func (l *Limiter) Leased() (n int64) {
 	for _, q := range l.leasing() {
 		n += q.ledger.Held(l.client.times(q.limiter.settings.ServerTime))

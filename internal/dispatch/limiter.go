@@ -16,7 +16,8 @@ import (
 
 // limiter.go has a limiter: its names, its options, and what is derived from them.
 
-// Settings are the options of a limiter. They are comparable: limiters with equal names and settings share one queue.
+// Settings are the options of a limiter. They are comparable: limiters with equal names and
+// settings share one queue.
 type Settings struct {
 	protocol.Options
 	DenyCache int     // most limiters with a cached refusal; 0: no cache
@@ -32,7 +33,8 @@ type Limiter struct {
 	client   *Client
 	name     string
 	keyNames [keys.Count]string
-	keyArgs  atomic.Pointer[[keys.Count]any] // the same, as arguments of a command; nil: not needed yet
+	// the same, as arguments of a command; nil: not needed yet
+	keyArgs  atomic.Pointer[[keys.Count]any]
 	settings Settings
 	encoder  protocol.Encoder
 	err      error                 // of the options or the name
@@ -47,8 +49,8 @@ func (c *Client) Limiter(name string) (*Limiter, error) {
 	return l, l.Init(c, name, c.config.Defaults, nil)
 }
 
-// Init makes l a limiter of the client. It returns err or, if that is nil, what is wrong with the name. A limiter with an
-// error must not be used, but by Survey, Collect and Health.
+// Init makes l a limiter of the client. It returns err or, if that is nil, what is wrong with the
+// name. A limiter with an error must not be used, but by Survey, Collect and Health.
 func (l *Limiter) Init(c *Client, name string, s Settings, err error) error {
 	l.client, l.name, l.settings = c, name, s
 	if s.Lease > 0 && !c.lender.used.Load() {

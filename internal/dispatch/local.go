@@ -8,11 +8,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// Local decisions: what this process grants while Redis cannot be reached (WithFallback). The breaker of a node tells
-// when that is so. A local reply has the form of a script's reply.
+// Local decisions: what this process grants while Redis cannot be reached (WithFallback). The
+// breaker of a node tells when that is so. A local reply has the form of a script's reply.
 
-// Away completes b with a local decision, if the process can decide. If all callers have left, it decides nothing: the call is
-// not sent.
+// Away completes b with a local decision, if the process can decide. If all callers have left, it
+// decides nothing: the call is not sent.
 func (b *batch) Away(retry time.Duration) bool {
 	if b.Cancelled() {
 		return false
@@ -35,7 +35,8 @@ func (b *batch) decideLocally(o exchange.Outcome) (g protocol.Reply, known bool)
 	return b.decide(o.Retry)
 }
 
-// decide makes a local decision on b. It fails unless each limiter has WithFallback and a rate that is known.
+// decide makes a local decision on b. It fails unless each limiter has WithFallback and a rate that
+// is known.
 func (b *batch) decide(retry time.Duration) (g protocol.Reply, known bool) {
 	q := b.queue
 	locals := make([]*localgrant.Limiter, len(q.limiters))

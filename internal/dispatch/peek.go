@@ -33,7 +33,8 @@ func (b *peekBody) Enforce(context.Context, *script.Attempts) error {
 	return nil
 }
 
-// Peek returns what a request for n permits would get now, except that Remaining has these permits, too.
+// Peek returns what a request for n permits would get now, except that Remaining has these permits,
+// too.
 func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
@@ -74,17 +75,22 @@ func (l *Limiter) peeked(n int64, g *protocol.Reply, ask protocol.Ask) (Result, 
 	last := len(ask.Groups) - 1
 	switch g.Granted(last, ask.Groups[last]) {
 	case 1:
-		return Result{Allowed: true, Limit: g.Rate, Remaining: g.Free + n, NextAfter: g.NextAfter, ResetAfter: g.ResetAfter}, nil
+		return Result{
+			Allowed: true, Limit: g.Rate, Remaining: g.Free + n, NextAfter: g.NextAfter, ResetAfter: g.ResetAfter,
+		}, nil
 	case -1:
 		return Result{}, schedule.ErrExceedsRate
 	}
-	result := Result{Limit: g.Rate, Remaining: g.Free, RetryAfter: g.Wait(last), NextAfter: g.NextAfter, ResetAfter: g.ResetAfter}
+	result := Result{
+		Limit: g.Rate, Remaining: g.Free, RetryAfter: g.Wait(last), NextAfter: g.NextAfter, ResetAfter: g.ResetAfter,
+	}
 	q := l.client.enter(l)
 	defer q.exit()
 	return q.schedule.Reserved(q.client.now(), n, result, g.Local()), nil
 }
 
-// peek makes a call that takes nothing. With WithFallback, the process replies while the node is away.
+// peek makes a call that takes nothing. With WithFallback, the process replies while the node is
+// away.
 func (l *Limiter) peek(ctx context.Context, ask protocol.Ask) (protocol.Reply, error) {
 	node := l.client.exchange.Breaker(l)
 	if l.settings.FallsBack {

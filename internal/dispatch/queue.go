@@ -17,10 +17,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// queue.go guards the schedule of each limiter with a lock, drives it with a timer, and sends the batches that are due.
+// queue.go guards the schedule of each limiter with a lock, drives it with a timer, and sends the
+// batches that are due.
 
-// A queue holds all current callers of one limiter in this process, or of one set of limiters that grant together. Limiters of a
-// client with the same name and settings share one queue, and sets of such limiters another one.
+// A queue holds all current callers of one limiter in this process, or of one set of limiters that
+// grant together. Limiters of a client with the same name and settings share one queue, and sets of
+// such limiters another one.
 type queue struct {
 	client   *Client
 	limiter  *Limiter          // the first one
@@ -29,11 +31,12 @@ type queue struct {
 	set      uint64            // identifies the set; 0: the queue is of one limiter
 	ledger   *lease.Ledger     // nil without WithLease, and of a set
 
-	mu                sync.Mutex // guards the fields below
-	schedule          *schedule.Queue
-	timer             *time.Timer        // calls onTimer; nil: it was never needed
-	timerAt           time.Time          // when it fires, by the monotonic clock; zero: it is not set
-	rebuild           []bool             // the next batch finishes a rebuild of the free permits of these limiters
+	mu       sync.Mutex // guards the fields below
+	schedule *schedule.Queue
+	timer    *time.Timer // calls onTimer; nil: it was never needed
+	timerAt  time.Time   // when it fires, by the monotonic clock; zero: it is not set
+	// the next batch finishes a rebuild of the free permits of these limiters
+	rebuild           []bool
 	grants            protocol.RecentIDs // of the latest grants, if the limiter has a granularity
 	redissonCheckedAt time.Time          // when the server was last asked whether Redisson uses it
 	parked            bool               // in registry.spare
@@ -71,11 +74,12 @@ func newQueue(set uint64, limiters ...*Limiter) *queue {
 // isSet reports whether the queue is of a set of limiters.
 func (q *queue) isSet() bool { return q.set != 0 }
 
-// exit sends the batches that are due, sets the timer, and unlocks the queue. An idle queue is parked; it is dropped once
-// SpareQueues others were parked after it.
+// exit sends the batches that are due, sets the timer, and unlocks the queue. An idle queue is
+// parked; it is dropped once SpareQueues others were parked after it.
 func (q *queue) exit() { q.exitFor(context.Background(), nil) }
 
-// exitFor is exit for the goroutine that waits for r until ctx ends. It makes the call itself, if that is for r alone; nil: it does not.
+// exitFor is exit for the goroutine that waits for r until ctx ends. It makes the call itself, if
+// that is for r alone; nil: it does not.
 func (q *queue) exitFor(ctx context.Context, r *request) {
 	var first *batch
 	var more []*batch
@@ -138,8 +142,8 @@ func (q *queue) onTimer() {
 	q.exit()
 }
 
-// Serve answers a request: from a lease, which it reports, from the deny cache, or by a call that it shares with other
-// callers.
+// Serve answers a request: from a lease, which it reports, from the deny cache, or by a call that
+// it shares with other callers.
 func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, false, err
@@ -185,8 +189,8 @@ func (c *Client) waits(ctx context.Context, r *request) {
 	}
 }
 
-// fromDenyCache returns the refusal in the deny cache that holds for a request, and the result that it gives; nil if there is
-// none.
+// fromDenyCache returns the refusal in the deny cache that holds for a request, and the result that
+// it gives; nil if there is none.
 func (l *Limiter) fromDenyCache(n int64) (Result, *denycache.Refusal) {
 	now := l.client.Clock()
 	known := l.client.denyCache.Find(l.Key(), n, now, l.enforced)
@@ -203,8 +207,8 @@ func (l *Limiter) fromDenyCache(n int64) (Result, *denycache.Refusal) {
 	return result, known
 }
 
-// UpTo takes as many permits as are free now, at most n, and returns how many it took. While callers wait, none are free.
-// source is filled in with a grant, unless it is nil.
+// UpTo takes as many permits as are free now, at most n, and returns how many it took. While
+// callers wait, none are free. source is filled in with a grant, unless it is nil.
 func (l *Limiter) UpTo(ctx context.Context, n int64, source *Source) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -213,8 +217,8 @@ func (l *Limiter) UpTo(ctx context.Context, n int64, source *Source) (int64, err
 	return outcome.Taken, err
 }
 
-// join adds a request to the queue of its limiter and returns its outcome. It blocks until that is known, the timeout of the
-// request is over (the zero Outcome) or ctx ends.
+// join adds a request to the queue of its limiter and returns its outcome. It blocks until that is
+// known, the timeout of the request is over (the zero Outcome) or ctx ends.
 func (l *Limiter) join(ctx context.Context, r *request) (schedule.Outcome, error) {
 	q := l.client.enter(l)
 	if r.Kind == schedule.UpTo && (q.schedule.Waiting() > 0 || len(q.schedule.Keeps()) > 0) {
@@ -236,7 +240,8 @@ func (q *queue) serve(ctx context.Context, r *request) (schedule.Outcome, error)
 	return outcome, q.client.forCaller(ctx, err)
 }
 
-// hurried reports whether a context ends so soon that its caller cannot make a call itself: it would notice the end too late.
+// hurried reports whether a context ends so soon that its caller cannot make a call itself: it
+// would notice the end too late.
 func hurried(ctx context.Context) bool {
 	deadline, bounded := ctx.Deadline()
 	return bounded && time.Until(deadline) < pipeline.ShortestStall
@@ -274,8 +279,9 @@ func (q *queue) await(ctx context.Context, r *request) (schedule.Outcome, error)
 	}
 }
 
-// abandon ends r because its caller's context ended, unless r is settled. If r is in flight, the error wraps
-// ErrOutcomeUnknown, too; if its permits can be given back (source), that happens in the background after the reply.
+// abandon ends r because its caller's context ended, unless r is settled. If r is in flight, the
+// error wraps ErrOutcomeUnknown, too; if its permits can be given back (source), that happens in
+// the background after the reply.
 func (q *queue) abandon(r *request, cause error) (schedule.Outcome, error) {
 	q.mu.Lock()
 	switch {
@@ -294,8 +300,9 @@ func (q *queue) abandon(r *request, cause error) (schedule.Outcome, error) {
 	return schedule.Outcome{}, cause
 }
 
-// giveUp ends r because its timeout is over, and reports whether it did. A request that is in flight stays: the reply
-// comes soon, and settles it. If its last call is due and the timer of the queue is late, that call is sent now.
+// giveUp ends r because its timeout is over, and reports whether it did. A request that is in
+// flight stays: the reply comes soon, and settles it. If its last call is due and the timer of the
+// queue is late, that call is sent now.
 func (q *queue) giveUp(r *request) (ended bool) {
 	q.mu.Lock()
 	q.schedule.Expire(&r.Request)
@@ -310,7 +317,8 @@ func (q *queue) giveUp(r *request) (ended bool) {
 	return true
 }
 
-// leave removes r without an outcome, and unlocks the queue. Requests of sets behind it may be served then.
+// leave removes r without an outcome, and unlocks the queue. Requests of sets behind it may be
+// served then.
 func (q *queue) leave(r *request) {
 	if carrier := q.schedule.Leave(&r.Request); carrier != nil {
 		carrier.Owner.(*batch).present.Add(-1)
@@ -325,8 +333,9 @@ func (q *queue) leave(r *request) {
 	q.client.wakeSets(behind, (*schedule.Queue).Changed)
 }
 
-// stalled lets the queue send its next batch before b, which takes too long, is complete. It does nothing once the call
-// timeout of b is over: b is then completed at once, and may fail the requests queued behind it.
+// stalled lets the queue send its next batch before b, which takes too long, is complete. It does
+// nothing once the call timeout of b is over: b is then completed at once, and may fail the
+// requests queued behind it.
 func (q *queue) stalled(b *batch) {
 	q.mu.Lock()
 	defer q.exit()

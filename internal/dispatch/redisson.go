@@ -7,11 +7,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redisson.go detects that Redisson uses rate limiters on a server, even before one of its records shows it on a
-// limiter: Redis caches Redisson's script once it ran.
+// redisson.go detects that Redisson uses rate limiters on a server, even before one of its records
+// shows it on a limiter: Redis caches Redisson's script once it ran.
 
-// RedissonScripts are the SHA1 digests of Redisson's tryAcquire script. TestMatrix (compat) checks that they include
-// those of all its releases; releases between them share these scripts.
+// RedissonScripts are the SHA1 digests of Redisson's tryAcquire script. TestMatrix (compat) checks
+// that they include those of all its releases; releases between them share these scripts.
 var RedissonScripts = []any{
 	"df5536206d0c440727a5f17ab38851a31af682c7", // 3.13.6
 	"873b6a3c0be138fbd885d12401aef7b45672df07", // 3.15.6
@@ -21,8 +21,8 @@ var RedissonScripts = []any{
 	"861d9229367b5aa9889ee26c5c31be7baeba2153", // 3.38.0 to 4.7.0
 }
 
-// RedissonHere returns whether Redisson has used a rate limiter on the limiter's server since the server started. It
-// returns false if the server does not reply or refuses the command.
+// RedissonHere returns whether Redisson has used a rate limiter on the limiter's server since the
+// server started. It returns false if the server does not reply or refuses the command.
 func (l *Limiter) RedissonHere(ctx context.Context) bool {
 	server, err := l.client.Topology().Server(ctx, l.Key())
 	if err != nil {
@@ -40,9 +40,10 @@ func (l *Limiter) RedissonHere(ctx context.Context) bool {
 	return false
 }
 
-// checkForRedisson looks for Redisson on the server while callers wait: at most once a second while it was not found,
-// because it may start at any time and gets no permits until it is noticed, and every 10 s after that. When it is
-// found, the queue sends again, so that the process leaves permits for it.
+// checkForRedisson looks for Redisson on the server while callers wait: at most once a second while
+// it was not found, because it may start at any time and gets no permits until it is noticed, and
+// every 10 s after that. When it is found, the queue sends again, so that the process leaves
+// permits for it.
 func (q *queue) checkForRedisson() {
 	again := time.Second
 	if q.schedule.Redisson() {

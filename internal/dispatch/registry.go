@@ -5,9 +5,11 @@ import (
 	"sync"
 )
 
-// The registry of a client's queues: those in use, and a few that were used recently. Nothing is kept of other names.
+// The registry of a client's queues: those in use, and a few that were used recently. Nothing is
+// kept of other names.
 
-// SpareQueues is how many idle queues are kept at most, since a name that was used once is mostly used again.
+// SpareQueues is how many idle queues are kept at most, since a name that was used once is mostly
+// used again.
 const SpareQueues = 256
 
 // A registry holds the queues of a client. Lock order: registry.mu before queue.mu.
@@ -47,8 +49,8 @@ func (c *Client) enter(l *Limiter) *queue {
 	return q
 }
 
-// park puts a queue in the place of the one that was parked first. That one is dropped if it is idle; otherwise it is
-// parked again when it becomes idle.
+// park puts a queue in the place of the one that was parked first. That one is dropped if it is
+// idle; otherwise it is parked again when it becomes idle.
 func (ls *registry) park(q *queue) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// scripts.go runs the scripts that take no permits, and plain commands, for the methods of a limiter.
+// scripts.go runs the scripts that take no permits, and plain commands, for the methods of a
+// limiter.
 
 // Read runs a script that changes nothing, and returns its reply.
 func (l *Limiter) Read(ctx context.Context, s *script.Script, args ...any) ([]int64, error) {
@@ -32,9 +33,12 @@ func (l *Limiter) ReadMixed(ctx context.Context, s *script.Script, args ...any) 
 	return reply, sent.Explain(err)
 }
 
-// Change runs a script that changes the limiter, and returns its reply. An idempotent one may be executed twice. The leases
-// of the limiter, and of the others that are given, end. The keys of the others follow those of l.
-func (l *Limiter) Change(ctx context.Context, s *script.Script, idempotent bool, args []any, others ...*Limiter) ([]int64, error) {
+// Change runs a script that changes the limiter, and returns its reply. An idempotent one may be
+// executed twice. The leases of the limiter, and of the others that are given, end. The keys of the
+// others follow those of l.
+func (l *Limiter) Change(
+	ctx context.Context, s *script.Script, idempotent bool, args []any, others ...*Limiter,
+) ([]int64, error) {
 	keys, ends := l.Keys(), []func(error){l.changing(ctx, l.changed)}
 	for _, other := range others {
 		keys = append(keys[:len(keys):len(keys)], other.Keys()...)
@@ -43,7 +47,8 @@ func (l *Limiter) Change(ctx context.Context, s *script.Script, idempotent bool,
 	return l.change(ctx, s, idempotent, keys, args, ends...)
 }
 
-// change runs a script. Then it calls what ends the changes with the error of the call, even if its caller is gone.
+// change runs a script. Then it calls what ends the changes with the error of the call, even if its
+// caller is gone.
 func (l *Limiter) change(
 	ctx context.Context, s *script.Script, idempotent bool, keys []string, args []any, ends ...func(error),
 ) ([]int64, error) {
@@ -67,7 +72,8 @@ func (l *Limiter) Integer(ctx context.Context, command string) (int64, error) {
 	})
 }
 
-// Scan calls found for each key on the limiter's server that matches a pattern, perhaps more than once.
+// Scan calls found for each key on the limiter's server that matches a pattern, perhaps more than
+// once.
 func (l *Limiter) Scan(ctx context.Context, pattern string, found func(key string)) error {
 	server, err := within(ctx, l, func(ctx context.Context) (script.Redis, error) {
 		return l.client.Topology().Server(ctx, l.Key())
@@ -107,7 +113,8 @@ func (l *Limiter) Repair(ctx context.Context, request protocol.Repair) (protocol
 	request.Now = l.Now()
 	sent := new(script.Attempts)
 	reply, err := within(ctx, l, func(ctx context.Context) ([]int64, error) {
-		reply, err := l.client.Topology().Run(ctx, sent, protocol.RepairScript, request.Idempotent(), l.Keys(), request.Args()...)
+		reply, err := l.client.Topology().
+			Run(ctx, sent, protocol.RepairScript, request.Idempotent(), l.Keys(), request.Args()...)
 		end(err)
 		return reply, err
 	})
@@ -120,8 +127,8 @@ func (l *Limiter) Repair(ctx context.Context, request protocol.Repair) (protocol
 	return request.Reply(reply)
 }
 
-// Survey reads the raw content of the limiter's keys, with at most count records from index first on, newest first. With
-// own it reads the client's keys, whatever the limiter's type.
+// Survey reads the raw content of the limiter's keys, with at most count records from index first
+// on, newest first. With own it reads the client's keys, whatever the limiter's type.
 func (l *Limiter) Survey(ctx context.Context, first, count int, own bool) (s protocol.Stored, err error) {
 	request := protocol.Survey{First: first, Count: count, Own: own}
 	var reply []any
@@ -143,8 +150,8 @@ func (l *Limiter) Survey(ctx context.Context, first, count int, own bool) (s pro
 	return s, nil
 }
 
-// Collect removes the client's own value and permits keys if they hold nothing of use. With dry it only returns what it
-// would do. Keys with records that counted within the last idle are in use.
+// Collect removes the client's own value and permits keys if they hold nothing of use. With dry it
+// only returns what it would do. Keys with records that counted within the last idle are in use.
 func (l *Limiter) Collect(ctx context.Context, idle time.Duration, dry bool) (protocol.Collected, error) {
 	request := protocol.Collect{Now: l.Now(), Idle: idle, Dry: dry}
 	var reply []int64

@@ -11,12 +11,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
-// sets.go asks several limiters that grant together: a set of limiters has a queue, as one limiter has. A waiting request of a set
-// has a schedule.Keep in the queue of each limiter of the set, so that all who wait for a limiter keep their order.
+// sets.go asks several limiters that grant together: a set of limiters has a queue, as one limiter
+// has. A waiting request of a set has a schedule.Keep in the queue of each limiter of the set, so
+// that all who wait for a limiter keep their order.
 
 // sets holds the queues of sets that have callers.
 type sets struct {
-	mu  sync.Mutex // guards the field below, and the order of keeps: requests have the same one at all limiters
+	// guards the field below, and the order of keeps: requests have the same one at all limiters
+	mu  sync.Mutex
 	all map[uint64]*queue
 }
 
@@ -26,7 +28,8 @@ type keep struct {
 	queue *queue
 }
 
-// enterSet returns the queue of some limiters, locked. exit unlocks it. If r waits, its keeps are added.
+// enterSet returns the queue of some limiters, locked. exit unlocks it. If r waits, its keeps are
+// added.
 func (c *Client) enterSet(limiters []*Limiter, r *request) *queue {
 	var hash maphash.Hash
 	hash.SetSeed(hashSeed)
@@ -65,7 +68,8 @@ func (r *request) hold(set *queue) {
 	}
 }
 
-// dropKeeps takes away the keeps of a request of a set, which has left or was served by a call that was sent at a time.
+// dropKeeps takes away the keeps of a request of a set, which has left or was served by a call that
+// was sent at a time.
 func (r *request) dropKeeps(served time.Time) {
 	for _, k := range r.keeps {
 		k.queue.mu.Lock()
@@ -76,7 +80,8 @@ func (r *request) dropKeeps(served time.Time) {
 	r.keeps = nil
 }
 
-// lookInFront tells the waiting requests of a set what callers in front of them wait for at each limiter.
+// lookInFront tells the waiting requests of a set what callers in front of them wait for at each
+// limiter.
 func (q *queue) lookInFront(now time.Time) {
 	var waiting []*request
 	for r := range q.schedule.Line() {
@@ -108,8 +113,8 @@ func (q *queue) lookInFront(now time.Time) {
 	}
 }
 
-// dateKeeps tells the keeps of a set from when on they count: an interval before the permits of all other limiters are free, which
-// grant no more than their rate to the line in an interval.
+// dateKeeps tells the keeps of a set from when on they count: an interval before the permits of all
+// other limiters are free, which grant no more than their rate to the line in an interval.
 func (q *queue) dateKeeps(g *protocol.Reply) {
 	if !q.isSet() || g.Local() {
 		return
@@ -126,7 +131,8 @@ func (q *queue) dateKeeps(g *protocol.Reply) {
 				m := g.Of(other)
 				rounds := (sums[other] - 1) / max(m.Rate, 1)
 				free := r.FreeAt(other)
-				if at := free.Add(time.Duration(rounds)*m.Interval - g.Of(i).Interval); other != i && !free.IsZero() && at.After(from) {
+				if at := free.Add(time.Duration(rounds)*m.Interval - g.Of(i).Interval); other != i && !free.IsZero() &&
+					at.After(from) {
 					from = at
 				}
 			}
@@ -178,10 +184,13 @@ func (c *Client) wakeSets(sets []uint64, event func(*schedule.Queue)) {
 	tell(c.sets.list(func(q *queue) bool { return slices.Contains(sets, q.set) }), event)
 }
 
-// ServeAll answers a request to several limiters, from their leases or else by one script: all of them grant, or none does. leased
-// reports whether the leases granted. If it fails because of one limiter, failed is the index of that, else -1. A grant fills in
-// the sources; after an error the caller must not use them again, since giving back may go on in the background.
-func (c *Client) ServeAll(ctx context.Context, permits []int64, a *Ask, limiters []*Limiter) (results []Result, leased bool, failed int, err error) {
+// ServeAll answers a request to several limiters, from their leases or else by one script: all of
+// them grant, or none does. leased reports whether the leases granted. If it fails because of one
+// limiter, failed is the index of that, else -1. A grant fills in the sources; after an error the
+// caller must not use them again, since giving back may go on in the background.
+func (c *Client) ServeAll(
+	ctx context.Context, permits []int64, a *Ask, limiters []*Limiter,
+) (results []Result, leased bool, failed int, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, false, -1, err
 	}

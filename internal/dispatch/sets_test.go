@@ -113,7 +113,8 @@ func (p *pair) queued() (n int) {
 	return n + s.schedule.Trying()
 }
 
-// calls returns what the observer sees of the shared call that takes so many permits, for each limiter.
+// calls returns what the observer sees of the shared call that takes so many permits, for each
+// limiter.
 func (p *pair) calls(permits int64) (seen []Call) {
 	p.t.Helper()
 	for start := time.Now(); ; time.Sleep(100 * time.Microsecond) {
@@ -144,13 +145,16 @@ func (a *asked) want(t *testing.T, what string, allowed bool, remaining [2]int64
 	}
 	for i, r := range a.results {
 		if r.Allowed != allowed || r.Remaining != remaining[i] || r.RetryAfter > 0 != waits[i] {
-			t.Errorf("%s, limiter %d: %+v, want allowed %v, %d remaining, a wait %v", what, i, r, allowed, remaining[i], waits[i])
+			t.Errorf(
+				"%s, limiter %d: %+v, want allowed %v, %d remaining, a wait %v", what, i, r, allowed, remaining[i], waits[i],
+			)
 		}
 	}
 }
 
-// Callers who ask while a call is in flight share the next one: sizes are groups in order, each caller is granted by all
-// limiters or by none, and the results are those of calls one after the other.
+// Callers who ask while a call is in flight share the next one: sizes are groups in order, each
+// caller is granted by all limiters or by none, and the results are those of calls one after the
+// other.
 func TestAllowAllShares(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := newPair(t, s, 11, 8, nil)
@@ -230,8 +234,8 @@ func TestAllowAllSharesWithARecordForEach(t *testing.T) {
 	})
 }
 
-// A caller who leaves before its call takes nothing. One who leaves while it is in flight does not know the outcome, and
-// what it was granted is unclaimed.
+// A caller who leaves before its call takes nothing. One who leaves while it is in flight does not
+// know the outcome, and what it was granted is unclaimed.
 func TestAllowAllIsLeft(t *testing.T) {
 	p := newPair(t, redistest.Embedded(t), 10, 10, nil)
 	p.gate.mu.Lock()
@@ -258,8 +262,8 @@ func TestAllowAllIsLeft(t *testing.T) {
 	}
 }
 
-// However many callers ask, all limiters together grant what the smallest of them has, in few calls, and a set that
-// nobody asks any more is forgotten.
+// However many callers ask, all limiters together grant what the smallest of them has, in few
+// calls, and a set that nobody asks any more is forgotten.
 func TestAllowAllGrantsTheRate(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		const callers, each = 50, 20
@@ -306,8 +310,8 @@ func TestAllowAllGrantsTheRate(t *testing.T) {
 	})
 }
 
-// If the connection breaks after a shared call was executed, its next attempt finds what was granted: nothing is taken
-// twice, and who was refused asks again.
+// If the connection breaks after a shared call was executed, its next attempt finds what was
+// granted: nothing is taken twice, and who was refused asks again.
 func TestAllowAllIsFoundAgain(t *testing.T) {
 	for _, options := range []func(*Settings){
 		nil,
@@ -353,8 +357,8 @@ func (l *loser) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// A caller that is granted learns when all permits are free, also if its call left expired records and so has no answer yet
-// for another caller.
+// A caller that is granted learns when all permits are free, also if its call left expired records
+// and so has no answer yet for another caller.
 func TestAllowAllResetWhereExpiredRecordsRemain(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := newPair(t, s, 10_000, 10_000, nil)
@@ -379,7 +383,8 @@ func TestAllowAllResetWhereExpiredRecordsRemain(t *testing.T) {
 	})
 }
 
-// If a call times out, the requests that are queued behind it fail with it, and are counted with its callers.
+// If a call times out, the requests that are queued behind it fail with it, and are counted with
+// its callers.
 func TestAllowAllFailsTheQueue(t *testing.T) {
 	p := newPair(t, redistest.Embedded(t), 10, 10, nil)
 	p.client.exchange = exchange.New(p.gate, time.Second, p.client.config.Clock)

@@ -147,8 +147,10 @@ func TestCollectLeavesKeysOfAnotherProgram(t *testing.T) {
 		r.must(r.rdb.FlushDB(r.ctx).Err())
 		l := r.limiter("rl")
 		for value, want := range map[string]protocol.Collected{
-			"12.50": protocol.InUse, "": protocol.InUse, "007": protocol.InUse, "1e3": protocol.InUse, "12345678901234567": protocol.InUse,
-			"7": protocol.Removed, "0": protocol.Removed, "-3": protocol.Removed, "1000000000000000": protocol.Removed,
+			"12.50": protocol.InUse, "": protocol.InUse, "007": protocol.InUse, "1e3": protocol.InUse,
+			"12345678901234567": protocol.InUse,
+			"7":                 protocol.Removed, "0": protocol.Removed, "-3": protocol.Removed,
+			"1000000000000000": protocol.Removed,
 		} {
 			r.must(r.rdb.Set(r.ctx, "{rl}:value:me", value, 0).Err())
 			for _, dry := range []bool{true, false} {

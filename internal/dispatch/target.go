@@ -11,7 +11,8 @@ import (
 
 // A limiter as a target of calls (exchange.Target), and what is known about reaching it.
 
-// A queueTarget is a limiter as the calls of its queue ask it: if the Redis client shows no nodes, each queue has a breaker.
+// A queueTarget is a limiter as the calls of its queue ask it: if the Redis client shows no nodes,
+// each queue has a breaker.
 type queueTarget struct {
 	*Limiter
 	breaker breaker.Breaker
@@ -20,7 +21,8 @@ type queueTarget struct {
 // Breaker returns the breaker of the queue.
 func (t *queueTarget) Breaker() *breaker.Breaker { return &t.breaker }
 
-// Breaker returns the breaker of the limiter's queue. It must not be called while a queue is locked.
+// Breaker returns the breaker of the limiter's queue. It must not be called while a queue is
+// locked.
 func (l *Limiter) Breaker() *breaker.Breaker {
 	q := l.client.enter(l)
 	defer q.exit()
@@ -33,8 +35,8 @@ func (l *Limiter) Keys() []string { return l.keyNames[:] }
 // Key returns the name of the configuration key, which identifies the limiter on its server.
 func (l *Limiter) Key() string { return l.keyNames[keys.Config] }
 
-// Arguments returns the names of the limiter's keys as arguments of a command. A limiter that is made for one request
-// mostly shares the queue, and so the arguments, of an earlier one.
+// Arguments returns the names of the limiter's keys as arguments of a command. A limiter that is
+// made for one request mostly shares the queue, and so the arguments, of an earlier one.
 func (l *Limiter) Arguments() []any {
 	known := l.keyArgs.Load()
 	if known == nil {
@@ -50,8 +52,8 @@ func (l *Limiter) Arguments() []any {
 // FallsBack reports whether the limiter has WithFallback.
 func (l *Limiter) FallsBack() bool { return l.settings.FallsBack }
 
-// CanDecide reports whether the process can decide on the limiter: it has WithFallback, its rate is known, and there is room to
-// count its grants.
+// CanDecide reports whether the process can decide on the limiter: it has WithFallback, its rate is
+// known, and there is room to count its grants.
 func (l *Limiter) CanDecide() bool {
 	return l.settings.FallsBack && l.client.localLimiters.CanDecide(&l.local, l.client.Clock())
 }
@@ -76,7 +78,8 @@ func (l *Limiter) WriteProbe(ctx context.Context) ([]int64, error) {
 	return l.client.exchange.WriteProbe(ctx, l)
 }
 
-// within makes one call to Redis for a limiter. It returns the reply, or an error when ctx ends or the call timeout is over.
+// within makes one call to Redis for a limiter. It returns the reply, or an error when ctx ends or
+// the call timeout is over.
 func within[T any](ctx context.Context, l *Limiter, call func(context.Context) (T, error)) (T, error) {
 	return exchange.Within(ctx, l.client.exchange, l, call)
 }
@@ -88,8 +91,8 @@ type Health struct {
 	Silence time.Duration // see silence
 }
 
-// Health returns the health of the node that serves l. It does not block. While the node is away, a probe starts in the
-// background now and then, as long as Health is called.
+// Health returns the health of the node that serves l. It does not block. While the node is away, a
+// probe starts in the background now and then, as long as Health is called.
 func (l *Limiter) Health() (h Health) {
 	if l.err != nil {
 		return h

@@ -15,7 +15,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// A Call is one call of a script, with all its attempts. It is filled by Begin, and then passed to Send.
+// A Call is one call of a script, with all its attempts. It is filled by Begin, and then passed to
+// Send.
 type Call struct {
 	exchange *Exchange
 	body     Body
@@ -41,7 +42,8 @@ type command struct {
 	unshared bool            // the call has shared a command in vain, and must not do so again
 }
 
-// Begin makes c a call that begins now. The targets must stay unchanged as long as the call is used.
+// Begin makes c a call that begins now. The targets must stay unchanged as long as the call is
+// used.
 func (c *Call) Begin(x *Exchange, body Body, owner Owner, targets []Target) {
 	c.exchange, c.body, c.owner, c.targets = x, body, owner, targets
 	c.started, c.breaker = time.Now(), x.firstBreaker(targets[0])
@@ -63,7 +65,8 @@ func (c *Call) Attempts() int { return c.attempts.Count() }
 // InTime reports whether the time of the call is not over.
 func (c *Call) InTime() bool { return time.Since(c.started) < c.exchange.timeout }
 
-// decided lets the owner decide in the process if the node is known to be away, and reports whether it does.
+// decided lets the owner decide in the process if the node is known to be away, and reports whether
+// it does.
 func (c *Call) decided() bool {
 	if !c.attempts.NoRetryIfUnsent {
 		return false
@@ -140,8 +143,8 @@ func (c *Call) Prober() breaker.Prober { return c.targets[0] }
 // Begun notes until when the call may take.
 func (c *Call) Begun(due, stallAt time.Time) { c.due, c.stallAt = due, stallAt }
 
-// Command makes the command of an attempt, with the current time. With text it carries the script's text instead of its SHA-1.
-// It returns how many of the calls behind share the command.
+// Command makes the command of an attempt, with the current time. With text it carries the script's
+// text instead of its SHA-1. It returns how many of the calls behind share the command.
 func (c *Call) Command(ctx context.Context, text bool, behind []pipeline.Batch) (redis.Cmder, int) {
 	if n := c.company(behind); n > 0 || c.body.Joint() && c.plain() {
 		return c.share(ctx, text, behind[:n]), n

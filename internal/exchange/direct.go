@@ -9,15 +9,16 @@ import (
 
 // Calls that no pipeline carries: each has a time, and is registered with the breaker of its node.
 
-// Within makes one call to Redis for a target. It returns the reply, or an error when ctx ends or the call timeout is
-// over. The Redis client cannot be made to stop waiting for a reply, so a late call goes on in its goroutine until its
-// connection gives up. The end of the call is reported to the breaker of the target's node.
+// Within makes one call to Redis for a target. It returns the reply, or an error when ctx ends or
+// the call timeout is over. The Redis client cannot be made to stop waiting for a reply, so a late
+// call goes on in its goroutine until its connection gives up. The end of the call is reported to
+// the breaker of the target's node.
 func Within[T any](ctx context.Context, x *Exchange, t Target, call func(context.Context) (T, error)) (T, error) {
 	return withinRest(ctx, x, t, x.timeout, false, call)
 }
 
-// withinRest is Within for a call that has begun before, with the time that is left. With orAway it also returns as
-// soon as the node is found to be away.
+// withinRest is Within for a call that has begun before, with the time that is left. With orAway it
+// also returns as soon as the node is found to be away.
 func withinRest[T any](
 	ctx context.Context, x *Exchange, t Target, rest time.Duration, orAway bool, call func(context.Context) (T, error),
 ) (T, error) {
@@ -44,9 +45,11 @@ func (w watched) NodeAway() {
 // Sent returns false, since it is not known whether the call was written.
 func (watched) Sent() bool { return false }
 
-// watch makes a call and registers it with the breaker of the target's node. Until the nodes of a cluster are found,
-// finding them is registered as a call of its own.
-func watch[T any](ctx context.Context, x *Exchange, t Target, w watched, call func(context.Context) (T, error)) (T, error) {
+// watch makes a call and registers it with the breaker of the target's node. Until the nodes of a
+// cluster are found, finding them is registered as a call of its own.
+func watch[T any](
+	ctx context.Context, x *Exchange, t Target, w watched, call func(context.Context) (T, error),
+) (T, error) {
 	began, b := time.Now(), x.Breaker(t)
 	b.Begin(w, t)
 	if !x.topology.Found() {

@@ -1,10 +1,12 @@
-// Package exchange carries a call to its node. The outcome is a reply, an error, or that the node is away. The package
-// has commands for one call and commands that several calls share, retries, timeouts and stalls, and for each node a
-// pipeline and a breaker. The Body of a call defines what it asks and what a reply means. The Owner of a call decides
-// what follows its end. The package does not know callers, permits or queues.
+// Package exchange carries a call to its node. The outcome is a reply, an error, or that the node
+// is away. The package has commands for one call and commands that several calls share, retries,
+// timeouts and stalls, and for each node a pipeline and a breaker. The Body of a call defines what
+// it asks and what a reply means. The Owner of a call decides what follows its end. The package
+// does not know callers, permits or queues.
 //
-// exchange.go has the types and methods that other packages use, call.go one call, repeat.go what follows an attempt,
-// shared.go the shared commands, node.go the nodes, direct.go the calls that no pipeline carries.
+// exchange.go has the types and methods that other packages use, call.go one call, repeat.go what
+// follows an attempt, shared.go the shared commands, node.go the nodes, direct.go the calls that no
+// pipeline carries.
 package exchange
 
 import (
@@ -29,38 +31,45 @@ type Target interface {
 	NotPlain()                 // a request of it was no plain grant
 }
 
-// A Body encodes what a call asks, and decodes and keeps its reply. The first attempt that is encoded fixes the ids of the
-// call. After a timeout an attempt may still use the body, so its reply is valid only in Owner.Done without an error.
+// A Body encodes what a call asks, and decodes and keeps its reply. The first attempt that is
+// encoded fixes the ids of the call. After a timeout an attempt may still use the body, so its
+// reply is valid only in Owner.Done without an error.
 type Body interface {
 	Script() *script.Script
-	// Args appends the arguments of the next attempt, with the current time. With find it searches what an earlier attempt was
-	// granted.
+	// Args appends the arguments of the next attempt, with the current time. With find it searches
+	// what an earlier attempt was granted.
 	Args(args []any, find bool) []any
 	// Read reads a reply to Args.
 	Read(a *script.Attempts, reply []int64) error
 	// Findable reports whether the next attempt finds what an earlier one was granted.
 	Findable() bool
-	// TakesOnce reports whether an attempt that Redis executes after a later one, which was granted, takes nothing.
+	// TakesOnce reports whether an attempt that Redis executes after a later one, which was granted,
+	// takes nothing.
 	TakesOnce() bool
 	// Enforce sets the own rate of the limiter that refused with protocol.ErrOtherRate.
 	Enforce(ctx context.Context, a *script.Attempts) error
 
-	// Plain reports whether the call is likely to need plain grants only, so that it may share its command.
+	// Plain reports whether the call is likely to need plain grants only, so that it may share its
+	// command.
 	Plain() bool
-	// Joint reports whether the call has a shared command also where it shares it with no other call: Script makes no plain grants.
+	// Joint reports whether the call has a shared command also where it shares it with no other call:
+	// Script makes no plain grants.
 	Joint() bool
 	// SharedArgs appends the arguments in a shared command, at the time that this has.
 	SharedArgs(args []any, now int64) []any
-	// ReadShared reads its part of the reply to a shared command, in which its first target has a place.
+	// ReadShared reads its part of the reply to a shared command, in which its first target has a
+	// place.
 	ReadShared(a *script.Attempts, reply []int64, place int) error
 }
 
 // An Owner is the one that a call is made for.
 type Owner interface {
-	// Cancelled reports whether nobody waits for the call any more. It may be called while a pipeline is locked.
+	// Cancelled reports whether nobody waits for the call any more. It may be called while a pipeline
+	// is locked.
 	Cancelled() bool
-	// Away is called, also within Send, if the call is not sent yet and its node is known to be away: the owner decides in the
-	// process if it can, and reports whether it does. Then Done is not called. The node may be asked again after retry.
+	// Away is called, also within Send, if the call is not sent yet and its node is known to be away:
+	// the owner decides in the process if it can, and reports whether it does. Then Done is not
+	// called. The node may be asked again after retry.
 	Away(retry time.Duration) bool
 	// Stalled is called when the call takes longer than usual.
 	Stalled()
@@ -70,12 +79,15 @@ type Owner interface {
 
 // An Outcome is how a call has ended. Without an error, its body has the reply.
 type Outcome struct {
-	Err    error         // for those that the call was made for
-	Cause  error         // the same for those that only waited for its end: Redis was surely not asked for them
-	Away   bool          // Redis was not reached: the process may decide
-	Retry  time.Duration // if Away: Redis may be asked again after this
-	Silent bool          // the call has timed out, and no later one was answered: whoever waited for it would wait as long again
-	Unused bool          // nothing uses the call and its body any more
+	Err error // for those that the call was made for
+	// the same for those that only waited for its end: Redis was surely not asked for them
+	Cause error
+	Away  bool          // Redis was not reached: the process may decide
+	Retry time.Duration // if Away: Redis may be asked again after this
+	// the call has timed out, and no later one was answered: whoever waited for it would wait as long
+	// again
+	Silent bool
+	Unused bool // nothing uses the call and its body any more
 }
 
 // A Tuning sets thresholds.
@@ -116,8 +128,9 @@ func (x *Exchange) Topology() *script.Topology { return x.topology }
 // Timeout returns how long one call may take.
 func (x *Exchange) Timeout() time.Duration { return x.timeout }
 
-// Send sends a call, after Begin, to the node of its first target. Away, or else Done, of its owner is called, perhaps within
-// Send. With inline, Send may make the call in its own goroutine, for at most pipeline.ShortestStall; without, it does not block.
+// Send sends a call, after Begin, to the node of its first target. Away, or else Done, of its owner
+// is called, perhaps within Send. With inline, Send may make the call in its own goroutine, for at
+// most pipeline.ShortestStall; without, it does not block.
 func (x *Exchange) Send(c *Call, inline bool) {
 	switch {
 	case c.decided():

@@ -19,7 +19,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
 )
 
-// inline_test.go has one caller near Redis, whose goroutine makes its calls itself, in bubbles of synctest.
+// inline_test.go has one caller near Redis, whose goroutine makes its calls itself, in bubbles of
+// synctest.
 
 const ms = time.Millisecond
 
@@ -51,7 +52,8 @@ func whileNearWith(t *testing.T, change func(*redis.Options), test func(t *testi
 		n := &near{}
 		n.usual.Store(int64(ms))
 		options := &redis.Options{
-			Addr: "127.0.0.1:6379", // not used; a host name would need a lookup, which does not work in a bubble
+			// not used; a host name would need a lookup, which does not work in a bubble
+			Addr: "127.0.0.1:6379",
 			Dialer: func(context.Context, string, string) (net.Conn, error) {
 				pipe, err := server.Dial()
 				if err != nil {
@@ -138,7 +140,8 @@ func (n *near) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	return next
 }
 
-// Replies that are slow now and then cost a connection, but at most one in five seconds, and no permits.
+// Replies that are slow now and then cost a connection, but at most one in five seconds, and no
+// permits.
 func TestSlowRepliesCostFewConnections(t *testing.T) {
 	whileNear(t, func(t *testing.T, n *near) {
 		other := n.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerHour(1_000_000)))
@@ -160,8 +163,8 @@ func TestSlowRepliesCostFewConnections(t *testing.T) {
 	})
 }
 
-// Calls that would take their permits twice if Redis executed them late, and those on which the process can decide, are not inline:
-// a slow reply costs no connection.
+// Calls that would take their permits twice if Redis executed them late, and those on which the
+// process can decide, are not inline: a slow reply costs no connection.
 func TestCallsThatAreNotInline(t *testing.T) {
 	try := func(ctx context.Context, l *rratelimiter.Limiter) error {
 		_, err := l.TryAcquire(ctx, 1)
@@ -191,7 +194,8 @@ func TestCallsThatAreNotInline(t *testing.T) {
 				before := n.dials.Load()
 				n.slow.Store(int64(100 * ms))
 				began := time.Now()
-				if err := test.call(t.Context(), n.RateLimiter("other", rate, test.option)); err != nil || time.Since(began) < 100*ms {
+				if err := test.call(t.Context(), n.RateLimiter("other", rate, test.option)); err != nil ||
+					time.Since(began) < 100*ms {
 					t.Errorf("after %v: %v", time.Since(began), err)
 				}
 				if dials := n.dials.Load() - before; dials != 0 {
@@ -205,7 +209,8 @@ func TestCallsThatAreNotInline(t *testing.T) {
 	}
 }
 
-// A caller whose context ends during its call learns it 20 ms after the call began, or at once if its deadline was near.
+// A caller whose context ends during its call learns it 20 ms after the call began, or at once if
+// its deadline was near.
 func TestContextsThatEndDuringACall(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -238,7 +243,8 @@ func TestContextsThatEndDuringACall(t *testing.T) {
 					}
 					return
 				}
-				if !errors.Is(err, ctx.Err()) || !errors.Is(err, rratelimiter.ErrOutcomeUnknown) || took < test.after || took > test.at {
+				if !errors.Is(err, ctx.Err()) || !errors.Is(err, rratelimiter.ErrOutcomeUnknown) || took < test.after ||
+					took > test.at {
 					t.Errorf("after %v: %v", took, err)
 				}
 			})
@@ -246,8 +252,8 @@ func TestContextsThatEndDuringACall(t *testing.T) {
 	}
 }
 
-// A hook that panics does so in the caller's goroutine. If that recovers, the next call is made as ever. Without inline runs, it would
-// end the process.
+// A hook that panics does so in the caller's goroutine. If that recovers, the next call is made as
+// ever. Without inline runs, it would end the process.
 func TestAHookThatPanics(t *testing.T) {
 	if !pipeline.CanInline() {
 		return
@@ -268,7 +274,8 @@ func TestAHookThatPanics(t *testing.T) {
 	})
 }
 
-// A hook sees each call once, and what it asks Redis with the context of a call is a command like any other.
+// A hook sees each call once, and what it asks Redis with the context of a call is a command like
+// any other.
 func TestAHookSeesEachCallOnce(t *testing.T) {
 	whileNear(t, func(t *testing.T, n *near) {
 		before := n.seen.Load()
@@ -286,7 +293,8 @@ func TestAHookSeesEachCallOnce(t *testing.T) {
 	})
 }
 
-// If the commands of a Redis client could take longer than their context, no call is inline: a slow reply costs no connection.
+// If the commands of a Redis client could take longer than their context, no call is inline: a slow
+// reply costs no connection.
 func TestClientsWithoutInlineCalls(t *testing.T) {
 	for name, change := range map[string]func(*redis.Options){
 		"no deadlines": func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -2, -2 },

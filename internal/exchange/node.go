@@ -17,8 +17,8 @@ import (
 
 // Nodes: which pipeline and which breaker a call belongs to, and how a node is probed.
 
-// longestRest is how long an unused pipeline of a cluster or Ring is kept, so that its breaker and its usual time last
-// between calls.
+// longestRest is how long an unused pipeline of a cluster or Ring is kept, so that its breaker and
+// its usual time last between calls.
 const longestRest = time.Minute
 
 // nodes holds the pipelines to the nodes of a cluster or the shards of a Ring.
@@ -33,8 +33,8 @@ type node struct {
 	used time.Time // last use; guarded by nodes.mu
 }
 
-// pipelineTo returns the pipeline to a node. Pipelines that were not used for longestRest are removed when a new one is made:
-// their nodes may have left.
+// pipelineTo returns the pipeline to a node. Pipelines that were not used for longestRest are
+// removed when a new one is made: their nodes may have left.
 func (x *Exchange) pipelineTo(to *redis.Client) *pipeline.Pipeline {
 	x.nodes.mu.Lock()
 	defer x.nodes.mu.Unlock()
@@ -66,15 +66,16 @@ func (x *Exchange) newPipeline(to script.Redis) *pipeline.Pipeline {
 	return pipeline.New(to, x.timeout, x.tuning.Patience, runs, batches)
 }
 
-// Load returns how many runs of the pipeline to the server have a slot, how many released theirs, and how many calls wait for
-// one, for tests.
+// Load returns how many runs of the pipeline to the server have a slot, how many released theirs,
+// and how many calls wait for one, for tests.
 func (x *Exchange) Load() (inFlight, stalled, queued int) { return x.server.Load() }
 
 // ServerBreaker returns the breaker of the pipeline to the server, for tests.
 func (x *Exchange) ServerBreaker() *breaker.Breaker { return &x.server.Breaker }
 
-// Breaker returns the breaker for calls to a target, and does not block. Each node has one, or each target if the Redis client
-// does not show its nodes. A cluster whose nodes were not found yet has a single one.
+// Breaker returns the breaker for calls to a target, and does not block. Each node has one, or each
+// target if the Redis client does not show its nodes. A cluster whose nodes were not found yet has
+// a single one.
 func (x *Exchange) Breaker(t Target) *breaker.Breaker {
 	if n := x.topology.KnownNode(t.Key()); n != nil {
 		return &x.pipelineTo(n).Breaker
@@ -85,7 +86,8 @@ func (x *Exchange) Breaker(t Target) *breaker.Breaker {
 	return &x.server.Breaker
 }
 
-// firstBreaker is Breaker for a call that is about to be sent. On a cluster, find looks for its node.
+// firstBreaker is Breaker for a call that is about to be sent. On a cluster, find looks for its
+// node.
 func (x *Exchange) firstBreaker(t Target) *breaker.Breaker {
 	if x.topology.Hidden() {
 		return x.Breaker(t)
@@ -124,8 +126,8 @@ func (x *Exchange) find(c *Call) {
 	}
 }
 
-// A search is a pending call that finds the node of another call. It does not refer to that: NodeAway may come so late that its
-// memory is used again.
+// A search is a pending call that finds the node of another call. It does not refer to that:
+// NodeAway may come so late that its memory is used again.
 type search struct {
 	targets []Target
 	late    *time.Timer // ends the call with a timeout
@@ -143,11 +145,13 @@ func (s *search) NodeAway() {
 // Sent returns false: the call has no node yet.
 func (*search) Sent() bool { return false }
 
-// Probe makes one call that tells whether the node of b, which is the breaker of calls to t, can be reached.
+// Probe makes one call that tells whether the node of b, which is the breaker of calls to t, can be
+// reached.
 func (x *Exchange) Probe(t Target, b *breaker.Breaker) bool {
 	check := func(ctx context.Context) ([]int64, error) { return x.WriteProbe(ctx, t) }
 	if b == &x.server.Breaker && x.topology.Clustered() {
-		// It finds the node of t, and sends no command to it, because another node may be the one that is away.
+		// It finds the node of t, and sends no command to it, because another node may be the one that is
+		// away.
 		check = func(ctx context.Context) ([]int64, error) {
 			_, err := x.topology.Node(ctx, t.Key())
 			return nil, err
@@ -157,12 +161,14 @@ func (x *Exchange) Probe(t Target, b *breaker.Breaker) bool {
 	return script.IsThere(err)
 }
 
-// WriteProbe makes one call that tells whether Redis could grant permits: it fails on a replica, too.
+// WriteProbe makes one call that tells whether Redis could grant permits: it fails on a replica,
+// too.
 func (x *Exchange) WriteProbe(ctx context.Context, t Target) ([]int64, error) {
 	return x.topology.Try(ctx, new(script.Attempts), protocol.ProbeScript, t.Keys())
 }
 
-// Refused reports whether the node of a target refuses a connection, and the Redis client has no idle one.
+// Refused reports whether the node of a target refuses a connection, and the Redis client has no
+// idle one.
 func (x *Exchange) Refused(t Target) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), x.timeout)
 	defer cancel()

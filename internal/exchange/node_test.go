@@ -22,7 +22,8 @@ func (target) Refused() bool               { return false }
 func (target) Back()                       {}
 func (target) Timeout() time.Duration      { return time.Second }
 
-// A node may be found to be away so late that the memory of the call that looked for it is used again.
+// A node may be found to be away so late that the memory of the call that looked for it is used
+// again.
 func TestSearchOutlivesItsCall(t *testing.T) {
 	late := time.NewTimer(time.Hour)
 	defer late.Stop()

@@ -21,8 +21,8 @@ import (
 //	next attempt finds its grant
 //	anything else                    the call has ended, with a reply or an error
 //
-// Attempts that are made directly belong to no run of a pipeline. Other scripts, which take no permits, are repeated by
-// script.Topology.Run.
+// Attempts that are made directly belong to no run of a pipeline. Other scripts, which take no
+// permits, are repeated by script.Topology.Run.
 
 // A step is what follows an attempt with a command of its own.
 type step uint8
@@ -49,8 +49,9 @@ func (x *Exchange) after(err error, a *script.Attempts, findable bool) step {
 	return finish
 }
 
-// Done reads the reply to the command, which a run of a pipeline has carried. The call ends, or is repeated. In a run that never
-// stalled nothing uses a call any more once it has ended. Otherwise a timer may.
+// Done reads the reply to the command, which a run of a pipeline has carried. The call ends, or is
+// repeated. In a run that never stalled nothing uses a call any more once it has ended. Otherwise a
+// timer may.
 func (c *Call) Done(regular bool) {
 	reply, err := c.sent().Reply()
 	c.attempts.End(err)
@@ -76,18 +77,27 @@ func (c *Call) proceed(err error, unused bool) {
 	}
 }
 
-// direct repeats the call outside of the pipeline, until it is due. last is the error of its last attempt; nil if there was none
-// with a command of its own. If the process can decide, the call ends as soon as its node is found to be away.
+// direct repeats the call outside of the pipeline, until it is due. last is the error of its last
+// attempt; nil if there was none with a command of its own. If the process can decide, the call
+// ends as soon as its node is found to be away.
 func (c *Call) direct(last error) {
 	defer c.stall()()
 	orAway := c.CanDecide()
-	_, err := withinRest(context.Background(), c.exchange, c.targets[0], time.Until(c.due), orAway, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, c.exchange.Do(ctx, &c.attempts, c.body, last, c.targets...)
-	})
+	_, err := withinRest(
+		context.Background(),
+		c.exchange,
+		c.targets[0],
+		time.Until(c.due),
+		orAway,
+		func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, c.exchange.Do(ctx, &c.attempts, c.body, last, c.targets...)
+		},
+	)
 	c.end(err, false)
 }
 
-// stall tells the owner once the call has stalled (stallAt), unless the function that it returns was called before.
+// stall tells the owner once the call has stalled (stallAt), unless the function that it returns
+// was called before.
 func (c *Call) stall() (stop func() bool) {
 	if rest := time.Until(c.stallAt); rest > 0 {
 		return time.AfterFunc(rest, c.owner.Stalled).Stop
@@ -96,8 +106,8 @@ func (c *Call) stall() (stop func() bool) {
 	return func() bool { return false }
 }
 
-// Do makes attempts of a call until one is final, and returns its error. Without one, the body has the reply. last is the error
-// of an earlier attempt that is to be repeated, or nil.
+// Do makes attempts of a call until one is final, and returns its error. Without one, the body has
+// the reply. last is the error of an earlier attempt that is to be repeated, or nil.
 func (x *Exchange) Do(ctx context.Context, a *script.Attempts, body Body, last error, targets ...Target) error {
 	var pauses script.Backoff
 	for all := keysOf(targets); ; {

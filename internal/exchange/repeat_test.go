@@ -14,11 +14,13 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// An attempt that was surely not executed is repeated if Redis can serve it soon. One that may have been executed is repeated
-// only if the next one finds what it was granted.
+// An attempt that was surely not executed is repeated if Redis can serve it soon. One that may have
+// been executed is repeated only if the next one finds what it was granted.
 func TestWhatFollowsAnAttempt(t *testing.T) {
 	moved, loading, broken := script.Said("MOVED 1 a:1"), script.Said("LOADING"), fmt.Errorf("read: %w", io.EOF)
-	single, cluster := New(redis.NewClient(&redis.Options{}), time.Second, time.Now), New(redis.NewClusterClient(&redis.ClusterOptions{}), time.Second, time.Now)
+	single, cluster := New(redis.NewClient(&redis.Options{}), time.Second, time.Now), New(
+		redis.NewClusterClient(&redis.ClusterOptions{}), time.Second, time.Now,
+	)
 	for _, test := range []struct {
 		what           string
 		x              *Exchange
@@ -72,7 +74,8 @@ func (o *owner) Away(time.Duration) bool { return false }
 func (o *owner) Stalled()                {}
 func (o *owner) Done(outcome Outcome)    { o.done = append(o.done, outcome) }
 
-// The timer of a run that has stalled may end a call while its reply arrives. The owner is told once.
+// The timer of a run that has stalled may end a call while its reply arrives. The owner is told
+// once.
 func TestACallEndsOnce(t *testing.T) {
 	x := New(redis.NewClient(&redis.Options{}), time.Second, time.Now)
 	x.Tune(Tuning{RunsInFlight: 1, BatchesInOne: 1})

@@ -10,13 +10,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// Shared commands: on a single server, calls that stand next to each other in a run of a pipeline share a command, if each is
-// likely to need plain grants only. A call that needs more, and each call of a command that Redis refuses, is sent again with
-// a command of its own: the shared one had no effect on it. After a network error each call is repeated for itself, as after
-// any other command.
+// Shared commands: on a single server, calls that stand next to each other in a run of a pipeline
+// share a command, if each is likely to need plain grants only. A call that needs more, and each
+// call of a command that Redis refuses, is sent again with a command of its own: the shared one had
+// no effect on it. After a network error each call is repeated for itself, as after any other
+// command.
 //
-// A call of several limiters (Body.Joint) has such a command even if no other call shares it, on a cluster, too: its own script
-// makes no plain grants, and costs Redis twice as much. These cases get its own script:
+// A call of several limiters (Body.Joint) has such a command even if no other call shares it, on a
+// cluster, too: its own script makes no plain grants, and costs Redis twice as much. These cases
+// get its own script:
 //
 //	too few permits were free, a        own script at once (Body.Plain)
 //	granularity, the server's clock, ...
@@ -25,8 +27,8 @@ import (
 //	a lost reply                        own script, which searches what the earlier attempt was granted
 //	NOSCRIPT in an inline run           the shared command again, in a run that loads the script
 
-// mostShared is how many limiters a shared command asks at most. More of them save no more time of Redis, which serves nobody
-// else meanwhile.
+// mostShared is how many limiters a shared command asks at most. More of them save no more time of
+// Redis, which serves nobody else meanwhile.
 const mostShared = 16
 
 // plain reports whether a call is likely to need plain grants only.
@@ -73,7 +75,9 @@ func (c *Call) share(ctx context.Context, text bool, behind []pipeline.Batch) *s
 	}
 	const arguments = 4 // of a limiter
 	args := make([]any, 0, 4+limiters*(protocol.ManyKeys+arguments))
-	args = append(append(args, protocol.AcquireManyScript.Head(text)...), script.NewShared(protocol.ManyKeys*limiters, attempts))
+	args = append(
+		append(args, protocol.AcquireManyScript.Head(text)...), script.NewShared(protocol.ManyKeys*limiters, attempts),
+	)
 	for _, c := range all {
 		for _, t := range c.targets {
 			args = protocol.KeysOfMany(args, t.Arguments())
@@ -88,16 +92,17 @@ func (c *Call) share(ctx context.Context, text bool, behind []pipeline.Batch) *s
 	return &cmd
 }
 
-// unshare sends c again with a command of its own if its shared command ended with an error that proves that it had no effect.
-// It reports whether it did. If the run has stalled, c is repeated directly: the timer of that run may still end it, so it must
-// not be in another run.
+// unshare sends c again with a command of its own if its shared command ended with an error that
+// proves that it had no effect. It reports whether it did. If the run has stalled, c is repeated
+// directly: the timer of that run may still end it, so it must not be in another run.
 func (c *Call) unshare(err error, regular bool) bool {
 	if err == nil {
 		return false
 	}
 	notPlain, notNow := errors.Is(err, protocol.ErrNotPlain), errors.Is(err, protocol.ErrNotNow)
 	refused := script.IsAnswer(err) && !script.Unreachable(err)
-	if notPlain || c.command.unshared && refused { // the second: Redis refused a shared command because of this limiter, and would again
+	// the second: Redis refused a shared command because of this limiter, and would again
+	if notPlain || c.command.unshared && refused {
 		for _, t := range c.targets {
 			t.NotPlain()
 		}

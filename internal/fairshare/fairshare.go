@@ -1,5 +1,6 @@
-// Package fairshare decides how many permits this process leaves to the other clients of a limiter, and for how long: it
-// knows which clients use the limiter, and what to leave to them when permits return. It sets no timers.
+// Package fairshare decides how many permits this process leaves to the other clients of a limiter,
+// and for how long: it knows which clients use the limiter, and what to leave to them when permits
+// return. It sets no timers.
 package fairshare
 
 import (
@@ -19,23 +20,27 @@ type Reply struct {
 	Foreign    bool  // a live record was not written by a Go client
 }
 
-// A Share is the fair share of one process of a limiter. There are three rules, of which the first that applies decides.
+// A Share is the fair share of one process of a limiter. There are three rules, of which the first
+// that applies decides.
 //
-// Redisson's threads ask again at a tick of a timer, up to 100 ms after permits returned, so a process that always wakes on
-// time would take them all. While records of Redisson are on the limiter, and for ten intervals and a second after one was
-// last seen, each process has a quota: the permits in use, divided by the number of clients that share the limiter, where
-// all of Redisson counts as one. A process takes permits up to its quota as they return. It takes the rest a head start
-// later, so that others have the first call on them. The quota is rounded down for a process that holds more than it,
-// otherwise up.
+// Redisson's threads ask again at a tick of a timer, up to 100 ms after permits returned, so a
+// process that always wakes on time would take them all. While records of Redisson are on the
+// limiter, and for ten intervals and a second after one was last seen, each process has a quota:
+// the permits in use, divided by the number of clients that share the limiter, where all of
+// Redisson counts as one. A process takes permits up to its quota as they return. It takes the rest
+// a head start later, so that others have the first call on them. The quota is rounded down for a
+// process that holds more than it, otherwise up.
 //
-// At other times threads of Redisson may still wait: one that never gets a permit leaves no record. So
-// if Redisson uses limiters on the server, a process leaves a few of its permits free for a head start, once in a
-// period. A client that takes one is then known by its record, and the first rule applies. Periods follow the clock, so
-// that all Go processes leave permits at the same time, and none takes what another one left.
+// At other times threads of Redisson may still wait: one that never gets a permit leaves no record.
+// So if Redisson uses limiters on the server, a process leaves a few of its permits free for a head
+// start, once in a period. A client that takes one is then known by its record, and the first rule
+// applies. Periods follow the clock, so that all Go processes leave permits at the same time, and
+// none takes what another one left.
 //
-// Go processes ask at the same time when permits return, and the first one takes all that its callers want. So while
-// records of other Go processes are on the limiter, and for ten intervals and a second after one was last seen, a process
-// that got more than its part of the rate in the last intervals asks a little later: the one that got least comes first.
+// Go processes ask at the same time when permits return, and the first one takes all that its
+// callers want. So while records of other Go processes are on the limiter, and for ten intervals
+// and a second after one was last seen, a process that got more than its part of the rate in the
+// last intervals asks a little later: the one that got least comes first.
 //
 // A process that sees no other client is not delayed. A Share is not safe for concurrent use.
 type Share struct {
@@ -57,30 +62,33 @@ type Share struct {
 	offset   time.Duration // the client's clock minus the clock that dates the grants
 }
 
-// notes: grants of one interval are kept apart if the time between them is longer than interval/notes.
+// notes: grants of one interval are kept apart if the time between them is longer than
+// interval/notes.
 const notes = 1024
 
 // A grantedAt is n permits that were granted at a time (µs).
 type grantedAt struct{ at, n int64 }
 
-// longestHeadStart is a tick of Redisson's timers, which are late on a busy machine, and a round trip to Redis.
+// longestHeadStart is a tick of Redisson's timers, which are late on a busy machine, and a round
+// trip to Redis.
 const longestHeadStart = 150 * time.Millisecond
 
-// headStart returns how long others have the first call on permits. Permits that no client takes are lost for that time, so
-// it is at most a quarter of the interval.
+// headStart returns how long others have the first call on permits. Permits that no client takes
+// are lost for that time, so it is at most a quarter of the interval.
 func headStart(interval time.Duration) time.Duration { return min(longestHeadStart, interval/4) }
 
-// Between Go processes the turn is short: they ask on time, but wait up to 5 ms, or a 200th of the interval, for permits that
-// return together.
+// Between Go processes the turn is short: they ask on time, but wait up to 5 ms, or a 200th of the
+// interval, for permits that return together.
 const (
 	longestTurn = 10 * time.Millisecond
 	turnPart    = 100 // of the interval: the longest turn if that is less
 	fading      = 4   // intervals, after which a grant counts for 1/e of its permits
 )
 
-// Granted adds n permits that this process got at now (µs; with a lease a little later), drops grants that have returned, and
-// lets all count less in lately. A grant within 1/notes of the interval after another one is joined to that, so that few are
-// kept on limiters with long intervals, too. Its permits count as returned a little early.
+// Granted adds n permits that this process got at now (µs; with a lease a little later), drops
+// grants that have returned, and lets all count less in lately. A grant within 1/notes of the
+// interval after another one is joined to that, so that few are kept on limiters with long
+// intervals, too. Its permits count as returned a little early.
 func (s *Share) Granted(now int64, interval time.Duration, n int64) {
 	cutoff := now - interval.Microseconds()
 	expired := 0
@@ -109,10 +117,12 @@ func (s *Share) Granted(now int64, interval time.Duration, n int64) {
 	}
 }
 
-// Dated notes the interval of the limiter, and the client's clock minus the clock that dates the grants.
+// Dated notes the interval of the limiter, and the client's clock minus the clock that dates the
+// grants.
 func (s *Share) Dated(interval, offset time.Duration) { s.interval, s.offset = interval, offset }
 
-// GaveBack drops n permits that returned early: of the grants at a time (µs), or of the oldest ones if it is 0.
+// GaveBack drops n permits that returned early: of the grants at a time (µs), or of the oldest ones
+// if it is 0.
 func (s *Share) GaveBack(granted, n int64) {
 	for i := range s.own {
 		own := &s.own[i]
@@ -151,8 +161,9 @@ func (s *Share) Saw(self *record.Identity, r Reply) {
 	}
 }
 
-// Divide computes the quota when n permits were refused to the first waiting caller, for the moment when they return:
-// wait after asked. It returns the end of the head start, until which the quota holds; the zero time if there is none.
+// Divide computes the quota when n permits were refused to the first waiting caller, for the moment
+// when they return: wait after asked. It returns the end of the head start, until which the quota
+// holds; the zero time if there is none.
 func (s *Share) Divide(r Reply, asked time.Time, wait time.Duration, n int64) time.Time {
 	s.Dated(r.Interval, asked.Sub(time.UnixMicro(r.Now)))
 	s.Granted(r.Now, r.Interval, 0)
@@ -175,8 +186,8 @@ func (s *Share) Divide(r Reply, asked time.Time, wait time.Duration, n int64) ti
 	return s.turn(r, free)
 }
 
-// turn is Divide without Redisson. The turn of a process that got more than its part is later, by up to the longest turn if it
-// got twice its part or more. Until then it takes nothing.
+// turn is Divide without Redisson. The turn of a process that got more than its part is later, by
+// up to the longest turn if it got twice its part or more. Until then it takes nothing.
 func (s *Share) turn(r Reply, free time.Time) time.Time {
 	part := float64(r.Rate) / float64(len(s.others)+1) * fading
 	over := min(s.lately/part-1, 1)
@@ -187,11 +198,11 @@ func (s *Share) turn(r Reply, free time.Time) time.Time {
 	return free.Add(time.Duration(over * float64(min(longestTurn, r.Interval/turnPart))))
 }
 
-// leave is Divide if Redisson is on the server, but not known to use this limiter. In every second period it leaves a
-// fiftieth of the permits that this process holds, at least one; in every fourth twice as many, in every eighth four
-// times, and so on up to all. So a thread that waits for many permits has a chance, too. It leaves nothing if the first
-// caller of this process takes more than that at once. If no client takes what is left, all this costs less than 3 % of
-// the permits.
+// leave is Divide if Redisson is on the server, but not known to use this limiter. In every second
+// period it leaves a fiftieth of the permits that this process holds, at least one; in every fourth
+// twice as many, in every eighth four times, and so on up to all. So a thread that waits for many
+// permits has a chance, too. It leaves nothing if the first caller of this process takes more than
+// that at once. If no client takes what is left, all this costs less than 3 % of the permits.
 func (s *Share) leave(r Reply, free time.Time, n int64) time.Time {
 	if !free.Before(s.from) && free.Before(s.until) {
 		return s.until // decided before: permits return bit by bit, with refusals between
@@ -208,9 +219,10 @@ func (s *Share) leave(r Reply, free time.Time, n int64) time.Time {
 	return s.until
 }
 
-// Room returns how many permits this process may take at a time, in addition to the n of its first caller, before it
-// exceeds its quota; below 0, not even those. A process that was within its quota before may exceed it with its last
-// caller; otherwise no caller would ever get more permits at once than the quota.
+// Room returns how many permits this process may take at a time, in addition to the n of its first
+// caller, before it exceeds its quota; below 0, not even those. A process that was within its quota
+// before may exceed it with its last caller; otherwise no caller would ever get more permits at
+// once than the quota.
 func (s *Share) Room(at time.Time, n int64) int64 {
 	if !s.strict {
 		n = 1
@@ -228,8 +240,9 @@ func (s *Share) Live(at time.Time) (n int64) {
 	return n
 }
 
-// Returned returns a function. For n, it returns the time from which on at most n permits of this process are in use; the zero
-// time if that has always been so. n must not increase from call to call.
+// Returned returns a function. For n, it returns the time from which on at most n permits of this
+// process are in use; the zero time if that has always been so. n must not increase from call to
+// call.
 func (s *Share) Returned() func(n int64) time.Time {
 	own, sum, at := s.own, s.sum, time.Time{}
 	return func(n int64) time.Time {
@@ -240,8 +253,8 @@ func (s *Share) Returned() func(n int64) time.Time {
 	}
 }
 
-// Ready returns from when on there is room for a caller that wants n permits: from itself, or when enough grants of
-// this process have returned, but until at the latest, when the head start ends.
+// Ready returns from when on there is room for a caller that wants n permits: from itself, or when
+// enough grants of this process have returned, but until at the latest, when the head start ends.
 func (s *Share) Ready(from, until time.Time, n int64) time.Time {
 	room := s.Room(from, n)
 	for _, own := range s.own {

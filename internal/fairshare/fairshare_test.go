@@ -7,7 +7,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
 
-// The number of permits left differs between periods and is decided once in each: refusals in between change nothing.
+// The number of permits left differs between periods and is decided once in each: refusals in
+// between change nothing.
 func TestShareLeavesInPeriods(t *testing.T) {
 	s := Share{Redisson: true}
 	const interval = time.Second
@@ -26,7 +27,8 @@ func TestShareLeavesInPeriods(t *testing.T) {
 			t.Errorf("period %d: there is room while all its permits are live", period)
 		}
 		again := Reply{Now: asked.UnixMicro() + 320_000, Rate: 100, Interval: interval}
-		if later := s.Divide(again, asked.Add(320*time.Millisecond), 10*time.Millisecond, 1); !later.Equal(until) || s.quota != 100-left {
+		if later := s.Divide(again, asked.Add(320*time.Millisecond), 10*time.Millisecond, 1); !later.Equal(until) ||
+			s.quota != 100-left {
 			t.Errorf("period %d, refused again: %d permits until %v, expected as before", period, s.quota, later)
 		}
 		if later := s.Divide(again, asked.Add(320*time.Millisecond), 500*time.Millisecond, 1); !later.IsZero() {
@@ -83,8 +85,8 @@ func originOf(i *record.Identity) (origin int64) {
 	return origin
 }
 
-// The numbers of the fair-share rule: a Redisson client was seen recently, and a process holds its share of the permits
-// in use, or more.
+// The numbers of the fair-share rule: a Redisson client was seen recently, and a process holds its
+// share of the permits in use, or more.
 func TestShareRule(t *testing.T) {
 	self, others := record.NewIdentity("self"), []*record.Identity{record.NewIdentity("a"), record.NewIdentity("b")}
 	const java, now = 0x1234567890, 1_000_000_000
@@ -98,21 +100,42 @@ func TestShareRule(t *testing.T) {
 	}{
 		{"alone", time.Second, 100, nil, 0, false},
 		{"alone, as its own records show", time.Second, 100, map[int64]int64{originOf(self): 0}, 0, false},
-		{"another Go client, and more than half lately", time.Second, 100, map[int64]int64{originOf(others[0]): 0}, 10 * time.Millisecond, true},
-		{"another Go client, on a short interval", 100 * time.Millisecond, 100, map[int64]int64{originOf(others[0]): 0}, time.Millisecond, true},
+		{
+			"another Go client, and more than half lately", time.Second, 100, map[int64]int64{originOf(others[0]): 0},
+			10 * time.Millisecond, true,
+		},
+		{
+			"another Go client, on a short interval", 100 * time.Millisecond, 100, map[int64]int64{originOf(others[0]): 0},
+			time.Millisecond, true,
+		},
 		{"another Go client, longer ago", time.Second, 100, map[int64]int64{originOf(others[0]): 11001}, 0, false},
 		{"nothing seen", time.Second, 100, map[int64]int64{record.NoOrigin: 0}, 0, false},
 		{"Java, and more than half", time.Second, 51, map[int64]int64{java: 0}, 150 * time.Millisecond, true},
 		{"Java, and half", time.Second, 50, map[int64]int64{java: 0}, 150 * time.Millisecond, true},
 		{"Java, and less than half", time.Second, 49, map[int64]int64{java: 0}, 150 * time.Millisecond, false},
 		{"a record of no known form", time.Second, 51, map[int64]int64{-1: 0}, 150 * time.Millisecond, true},
-		{"Java, a Go client, more than a third", time.Second, 34, map[int64]int64{java: 0, originOf(others[0]): 5}, 150 * time.Millisecond, true},
-		{"Java, a Go client, less than a third", time.Second, 33, map[int64]int64{java: 0, originOf(others[0]): 5}, 150 * time.Millisecond, false},
-		{"Java, two Go clients, more than a quarter", time.Second, 26, map[int64]int64{java: 0, originOf(others[0]): 5, originOf(others[1]): 9}, 150 * time.Millisecond, true},
-		{"Java, two Go clients, less than a quarter", time.Second, 24, map[int64]int64{java: 0, originOf(others[0]): 5, originOf(others[1]): 9}, 150 * time.Millisecond, false},
+		{
+			"Java, a Go client, more than a third", time.Second, 34, map[int64]int64{java: 0, originOf(others[0]): 5},
+			150 * time.Millisecond, true,
+		},
+		{
+			"Java, a Go client, less than a third", time.Second, 33, map[int64]int64{java: 0, originOf(others[0]): 5},
+			150 * time.Millisecond, false,
+		},
+		{
+			"Java, two Go clients, more than a quarter", time.Second, 26,
+			map[int64]int64{java: 0, originOf(others[0]): 5, originOf(others[1]): 9}, 150 * time.Millisecond, true,
+		},
+		{
+			"Java, two Go clients, less than a quarter", time.Second, 24,
+			map[int64]int64{java: 0, originOf(others[0]): 5, originOf(others[1]): 9}, 150 * time.Millisecond, false,
+		},
 		{"Java, ten intervals and a second ago", time.Second, 51, map[int64]int64{java: 11000}, 150 * time.Millisecond, true},
 		{"Java, longer ago", time.Second, 51, map[int64]int64{java: 11001}, 0, false},
-		{"a Go client, longer ago", time.Second, 40, map[int64]int64{java: 0, originOf(others[0]): 11001}, 150 * time.Millisecond, false},
+		{
+			"a Go client, longer ago", time.Second, 40, map[int64]int64{java: 0, originOf(others[0]): 11001},
+			150 * time.Millisecond, false,
+		},
 		{"a short interval", 100 * time.Millisecond, 51, map[int64]int64{java: 0}, 25 * time.Millisecond, true},
 		{"a short interval, long ago", 100 * time.Millisecond, 51, map[int64]int64{java: 2001}, 0, false},
 	} {
@@ -120,8 +143,9 @@ func TestShareRule(t *testing.T) {
 		for origin, ago := range c.seen {
 			s.Saw(self, Reply{Origin: origin, Now: now - 1000*ago, Interval: c.interval})
 		}
-		s.Saw(self, Reply{Origin: originOf(self), Now: now, Interval: c.interval}) // clients seen long ago are forgotten now
-		s.Granted(now-c.interval.Microseconds(), c.interval, 1000)                 // expired
+		// clients seen long ago are forgotten now
+		s.Saw(self, Reply{Origin: originOf(self), Now: now, Interval: c.interval})
+		s.Granted(now-c.interval.Microseconds(), c.interval, 1000) // expired
 		s.Granted(now-1000, c.interval, c.own-1)
 		s.Granted(now, c.interval, 1)
 		r := Reply{Now: now, Rate: 120, Free: 20, Interval: c.interval}
@@ -160,8 +184,9 @@ func TestShareTurns(t *testing.T) {
 			t.Errorf("after %d s with %d permits each, it asks %v later, expected %v", seconds, granted, got, want)
 		}
 	}
-	later(20, 40, 0)                    // less than half
-	later(20, 60, 4*time.Millisecond)   // 36 % more than its part just after a grant, 6 % before the next one
+	later(20, 40, 0) // less than half
+	// 36 % more than its part just after a grant, 6 % before the next one
+	later(20, 60, 4*time.Millisecond)
 	later(20, 100, 10*time.Millisecond) // all
 	later(1, 0, 8*time.Millisecond)
 	s.GaveBack(0, 1000) // nothing of that is live

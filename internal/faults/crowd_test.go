@@ -13,15 +13,17 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// crowd_test.go lets thousands of callers in several processes compete for one limiter, and checks their grants by the
-// commands that Redis got, and by their own logs.
+// crowd_test.go lets thousands of callers in several processes compete for one limiter, and checks
+// their grants by the commands that Redis got, and by their own logs.
 
 // A history has what Redis executed for one limiter, in that order.
 type history struct {
-	scores   []window.Score
-	spans    []window.Grant // the same records, each from the time of its call to the server's when that was served
-	disorder time.Duration  // how far behind an earlier call's time a later one's was
-	most     int64          // permits in records that were live at once, by the time of each call in turn
+	scores []window.Score
+	// the same records, each from the time of its call to the server's when that was served
+	spans    []window.Grant
+	disorder time.Duration // how far behind an earlier call's time a later one's was
+	// permits in records that were live at once, by the time of each call in turn
+	most int64
 }
 
 // historyOf returns the calls and the records of a limiter from the commands of a MONITOR.
@@ -99,17 +101,19 @@ func (h history) occupied(rate rratelimiter.Rate, from, to time.Time) float64 {
 
 // judge fails the test if more was granted than the rate allows. There are four checks:
 //
-// The order in which Redis executed the calls: by the time of each, the live permits never exceed the rate.
+// The order in which Redis executed the calls: by the time of each, the live permits never exceed
+// the rate.
 //
-// The records, and the log of the callers: both contain for each grant two times between which it was made; the first
-// is not after its score, and the last not before its execution. Permits that expired for a later grant did so at least
-// an interval after the first time of the earlier one, by one clock for all, and before the later one was executed: so
-// two grants lie in one window for certain only if the limiter is at fault, however slow and in whatever order calls
-// travel.
+// The records, and the log of the callers: both contain for each grant two times between which it
+// was made; the first is not after its score, and the last not before its execution. Permits that
+// expired for a later grant did so at least an interval after the first time of the earlier one, by
+// one clock for all, and before the later one was executed: so two grants lie in one window for
+// certain only if the limiter is at fault, however slow and in whatever order calls travel.
 //
-// The scores alone. Every client reads its clock before it sends its call, so a call can overtake another one with a
-// later time. A record that one call found expired lets the next one grant, whose time may be that much earlier: so
-// only windows that are shorter than the interval by that much never hold more than the rate.
+// The scores alone. Every client reads its clock before it sends its call, so a call can overtake
+// another one with a later time. A record that one call found expired lets the next one grant,
+// whose time may be that much earlier: so only windows that are shorter than the interval by that
+// much never hold more than the rate.
 func (h history) judge(t *testing.T, rate rratelimiter.Rate, granted calls) {
 	t.Helper()
 	var log []window.Grant
@@ -119,8 +123,10 @@ func (h history) judge(t *testing.T, rate rratelimiter.Rate, granted calls) {
 	byLog, _ := window.Largest(log, rate.Interval)
 	bySpan, _ := window.Largest(h.spans, rate.Interval)
 	byScore, _ := window.LargestScores(h.scores, rate.Interval-h.disorder)
-	t.Logf("of %d permits, %d live at most; largest window %d by %d records, %d by their scores (calls are out of order by up to %v), %d by the log of %d grants",
-		rate.Permits, h.most, bySpan, len(h.spans), byScore, h.disorder, byLog, len(log))
+	t.Logf(
+		"of %d permits, %d live at most; largest window %d by %d records, %d by their scores (calls are out of order by up to %v), %d by the log of %d grants",
+		rate.Permits, h.most, bySpan, len(h.spans), byScore, h.disorder, byLog, len(log),
+	)
 	if most := max(h.most, bySpan, byScore, byLog); most > rate.Permits {
 		t.Errorf("%d permits in a window, of %d", most, rate.Permits)
 	}
@@ -129,7 +135,9 @@ func (h history) judge(t *testing.T, rate rratelimiter.Rate, granted calls) {
 // watch records the commands for a limiter that a server gets.
 func watch(t *testing.T, server *redistest.Server, name string) *redistest.Recording {
 	t.Helper()
-	return redistest.Monitor(t, server.Addr, func(c redistest.Command) bool { return isCall(c, name) || isRecord(c, name) })
+	return redistest.Monitor(
+		t, server.Addr, func(c redistest.Command) bool { return isCall(c, name) || isRecord(c, name) },
+	)
 }
 
 func setRate(t *testing.T, server *redistest.Server, name string, rate rratelimiter.Rate) {
@@ -141,10 +149,11 @@ func setRate(t *testing.T, server *redistest.Server, name string, rate rratelimi
 
 // TestCrowd: 4 processes with 1024 callers each use the whole rate, and not one permit more.
 //
-// A free permit is idle until the next request, so late timers and the time of calls limit the use of the rate: 2 % of
-// this interval are 40 ms. A busy machine needs that, while callers ask for several times the rate, at a pace that does
-// not keep the machine busy. It is checked once the limiter was full for the first time. A server that stands still for
-// 0.7 s loses as much, so the best of a few rounds is judged; a limiter that wastes permits does so in each.
+// A free permit is idle until the next request, so late timers and the time of calls limit the use
+// of the rate: 2 % of this interval are 40 ms. A busy machine needs that, while callers ask for
+// several times the rate, at a pace that does not keep the machine busy. It is checked once the
+// limiter was full for the first time. A server that stands still for 0.7 s loses as much, so the
+// best of a few rounds is judged; a limiter that wastes permits does so in each.
 func TestCrowd(t *testing.T) {
 	const least, rounds = 0.98, 3
 	server := redistest.Real(t)
@@ -174,7 +183,10 @@ func crowdRound(t *testing.T, server *redistest.Server, name string) (used float
 		t.Fatal("no record was written")
 	}
 	used = h.occupied(rate, time.UnixMicro(h.scores[0].At).Add(rate.Interval), start.Add(o.For))
-	t.Logf("%d permits recorded, %d granted, %d of unknown outcome; %.1f %% of the rate used", h.permits(), given, doubtful, 100*used)
+	t.Logf(
+		"%d permits recorded, %d granted, %d of unknown outcome; %.1f %% of the rate used", h.permits(), given, doubtful,
+		100*used,
+	)
 	if h.permits() < given || h.permits() > given+doubtful {
 		t.Errorf("%d permits recorded, %d granted and %d of unknown outcome", h.permits(), given, doubtful)
 	}
@@ -186,18 +198,19 @@ func crowdRound(t *testing.T, server *redistest.Server, name string) (used float
 	return used
 }
 
-// TestBigRequestsUnderStreams: in each of 4 processes one caller asks for 50 permits, again and again, while 200 others
-// ask for one at a time, for several times the rate.
+// TestBigRequestsUnderStreams: in each of 4 processes one caller asks for 50 permits, again and
+// again, while 200 others ask for one at a time, for several times the rate.
 //
-// With its own limiter, a process serves that caller within one interval: from its first refusal on no caller behind it
-// gets anything, and all permits of the others expire meanwhile. (The limit allows more for a busy machine.) The caller
-// pauses for longer than an interval, so that the others have taken the whole rate, a permit at a time, when it
-// returns.
+// With its own limiter, a process serves that caller within one interval: from its first refusal on
+// no caller behind it gets anything, and all permits of the others expire meanwhile. (The limit
+// allows more for a busy machine.) The caller pauses for longer than an interval, so that the
+// others have taken the whole rate, a permit at a time, when it returns.
 //
-// Between processes there is no order. But while the big callers of all four wait, the others get nothing, so within an
-// interval one of the four is served: that is a round, here of an eighth of a second or so. Then only the others of its
-// process can get permits, until it is back. Which one is served is random: three times of four it is another one, so
-// 40 rounds without it are one case in 100,000. The limit is the time of 40 rounds.
+// Between processes there is no order. But while the big callers of all four wait, the others get
+// nothing, so within an interval one of the four is served: that is a round, here of an eighth of a
+// second or so. Then only the others of its process can get permits, until it is back. Which one is
+// served is random: three times of four it is another one, so 40 rounds without it are one case in
+// 100,000. The limit is the time of 40 rounds.
 func TestBigRequestsUnderStreams(t *testing.T) {
 	const processes = 4
 	for _, test := range []struct {

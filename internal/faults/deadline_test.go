@@ -11,11 +11,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// deadline_test.go stops Redis for callers whose deadlines are far shorter than the time of a call: none of them waits
-// for the end of a call.
+// deadline_test.go stops Redis for callers whose deadlines are far shorter than the time of a call:
+// none of them waits for the end of a call.
 
-// TestFallbackBehindShortDeadlines: a second after its server stopped or died, the process decides for callers with 20
-// ms, with every method.
+// TestFallbackBehindShortDeadlines: a second after its server stopped or died, the process decides
+// for callers with 20 ms, with every method.
 func TestFallbackBehindShortDeadlines(t *testing.T) {
 	for how, takeAway := range map[string]func(*redistest.Server){"hangs": (*redistest.Server).Pause, "is dead": (*redistest.Server).Kill} {
 		t.Run("one server "+how, func(t *testing.T) {

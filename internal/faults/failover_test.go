@@ -19,8 +19,9 @@ import (
 
 // failover_test.go kills masters that have replicas, and moves slots from node to node.
 
-// copied waits until the replicas of a server have all that was written to it so far: the rest is lost with the server.
-// WAIT waits for the writes of its own connection, so that writes a key, which must be one of the server's.
+// copied waits until the replicas of a server have all that was written to it so far: the rest is
+// lost with the server. WAIT waits for the writes of its own connection, so that writes a key,
+// which must be one of the server's.
 func copied(t *testing.T, server *redistest.Server, replicas int, key string) {
 	t.Helper()
 	conn := server.Client().Conn()
@@ -33,8 +34,8 @@ func copied(t *testing.T, server *redistest.Server, replicas int, key string) {
 	}
 }
 
-// bounded fails the test if a call failed with an error that a missing or replaced server does not cause, or took
-// longer than a call may, beyond the machine's own lateness.
+// bounded fails the test if a call failed with an error that a missing or replaced server does not
+// cause, or took longer than a call may, beyond the machine's own lateness.
 func bounded(t *testing.T, got calls) {
 	t.Helper()
 	for _, c := range got {
@@ -97,7 +98,8 @@ func TestSentinelFailover(t *testing.T) {
 // reload is the interval at which the cluster client reloads its nodes.
 const reload = 500 * time.Millisecond
 
-// TestClusterFailover: only the limiters of a master that dies are affected, until its replica has taken over.
+// TestClusterFailover: only the limiters of a master that dies are affected, until its replica has
+// taken over.
 func TestClusterFailover(t *testing.T) {
 	t.Parallel()
 	inRounds(t, failOver)
@@ -151,7 +153,9 @@ func failOver(t *testing.T, r *round) {
 	before := onSick.where(func(c call) bool { return c.Granted && c.End.Before(died) }).permits()
 	given, doubtful := int64(len(sick))+1+onSick.where(isGranted).permits(), onSick.where(isUnknown).permits()
 	if recorded := used(t, sick...); recorded > given+doubtful || recorded < given-before {
-		t.Errorf("%d permits recorded, %d granted (%d of them just before), %d of unknown outcome", recorded, given, before, doubtful)
+		t.Errorf(
+			"%d permits recorded, %d granted (%d of them just before), %d of unknown outcome", recorded, given, before, doubtful,
+		)
 	}
 	row{
 		section: takeover, fault: "a master of a cluster dies, its replica takes over",
@@ -163,7 +167,8 @@ func failOver(t *testing.T, r *round) {
 	}.proves(t, recovered)
 }
 
-// A slotMove is a load on limiters whose slot moves from node to node, and on limiters of another slot.
+// A slotMove is a load on limiters whose slot moves from node to node, and on limiters of another
+// slot.
 type slotMove struct {
 	moved, others     []*rratelimiter.Limiter
 	onMoved, onOthers calls
@@ -175,10 +180,13 @@ const (
 	moves  = 8
 )
 
-// moveUnderLoad moves a slot several times under load, and checks that no grant is lost or doubled. A client waits for a
-// call for the given time.
+// moveUnderLoad moves a slot several times under load, and checks that no grant is lost or doubled.
+// A client waits for a call for the given time.
 func moveUnderLoad(
-	t *testing.T, nodes *redistest.Nodes, timeout time.Duration, move func(t *testing.T, nodes *redistest.Nodes, key string),
+	t *testing.T,
+	nodes *redistest.Nodes,
+	timeout time.Duration,
+	move func(t *testing.T, nodes *redistest.Nodes, key string),
 ) slotMove {
 	t.Helper()
 	client := rratelimiter.NewClient(nodes.ClusterClient(), rratelimiter.WithCallTimeout(timeout))
@@ -220,21 +228,31 @@ func moveUnderLoad(
 	return m
 }
 
-// TestSlotsMovedUnderLoad: a slot moves from node to node, and nothing is lost. A slot that is half moved runs no
-// script whose keys are not all there, and two of a limiter's five keys never are: so a call waits for the end of the
-// move.
+// TestSlotsMovedUnderLoad: a slot moves from node to node, and nothing is lost. A slot that is half
+// moved runs no script whose keys are not all there, and two of a limiter's five keys never are: so
+// a call waits for the end of the move.
 func TestSlotsMovedUnderLoad(t *testing.T) {
 	t.Parallel()
 	nodes := redistest.Cluster(t, 2)
 	m := moveUnderLoad(t, nodes, callTimeout, moveSlot)
 	said := answers(t, nodes, "MOVED", "ASK", "TRYAGAIN")
-	t.Logf("%d calls on what moved, %d failed, p99 %v; %d on others, p99 %v; servers said %v",
-		len(m.onMoved), len(m.onMoved.where(failed)), m.onMoved.percentile(99), len(m.onOthers), m.onOthers.percentile(99), said)
+	t.Logf(
+		"%d calls on what moved, %d failed, p99 %v; %d on others, p99 %v; servers said %v",
+		len(
+			m.onMoved,
+		),
+		len(m.onMoved.where(failed)),
+		m.onMoved.percentile(99),
+		len(m.onOthers),
+		m.onOthers.percentile(99),
+		said,
+	)
 	if said["MOVED"] < moves || said["ASK"]+said["TRYAGAIN"] == 0 {
 		t.Errorf("calls met too little of %d moves: %v", moves, said)
 	}
-	// On a busy machine a move can take longer than a call may. Then calls fail, one after the other: by the last TRYAGAIN,
-	// or by their timeout, for the last attempt of which a call has half of its time at least.
+	// On a busy machine a move can take longer than a call may. Then calls fail, one after the other:
+	// by the last TRYAGAIN, or by their timeout, for the last attempt of which a call has half of its
+	// time at least.
 	most := inSlot
 	for _, took := range m.took {
 		most += inSlot * int(took/(callTimeout/2))
@@ -250,15 +268,18 @@ func TestSlotsMovedUnderLoad(t *testing.T) {
 	row{
 		section: takeover, fault: "a slot of a cluster is moved under load (`MOVED`, `ASK`, `TRYAGAIN`)",
 		sees:   "calls take longer during the move; if it takes longer than the call timeout, the error `TRYAGAIN` or a timeout",
-		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: the move neither loses nor duplicates grants",
+		within: "99 of 100 calls within", limit: callTimeout + slack,
+		after: "exact: the move neither loses nor duplicates grants",
 	}.proves(t, m.onMoved.percentile(99))
 }
 
-// TestSlotsMovedAtomically: Valkey 9 copies a slot in the background and passes it on as a whole, so that no call fails.
+// TestSlotsMovedAtomically: Valkey 9 copies a slot in the background and passes it on as a whole,
+// so that no call fails.
 func TestSlotsMovedAtomically(t *testing.T) {
 	redistest.Use(t, redistest.Valkey91)
 	nodes := redistest.Cluster(t, 2)
-	// In the last step the node that gives the slot away pauses all writes; a busy machine makes that pause longer than a second.
+	// In the last step the node that gives the slot away pauses all writes; a busy machine makes that
+	// pause longer than a second.
 	m := moveUnderLoad(t, nodes, 20*time.Second, passSlot)
 	said := answers(t, nodes, "MOVED", "ASK", "TRYAGAIN")
 	t.Logf("%d calls on what moved, p99 %v; servers said %v", len(m.onMoved), m.onMoved.percentile(99), said)
@@ -271,7 +292,8 @@ func TestSlotsMovedAtomically(t *testing.T) {
 	row{
 		section: takeover, fault: "a slot of a cluster is moved under load by `CLUSTER MIGRATESLOTS` (Valkey 9)",
 		sees:   "calls on the node that gives the slot away take longer during the last step of the move, which pauses its writes",
-		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact: the move neither loses nor duplicates grants",
+		within: "99 of 100 calls within", limit: callTimeout + slack,
+		after: "exact: the move neither loses nor duplicates grants",
 	}.proves(t, m.onMoved.percentile(99))
 }
 
@@ -318,7 +340,8 @@ func route(t *testing.T, nodes *redistest.Nodes, key string) (slot int, from, to
 	return int(n), from, to
 }
 
-// moveSlot moves the slot of a key to the next node, as redis-cli does, one limiter's key at a time.
+// moveSlot moves the slot of a key to the next node, as redis-cli does, one limiter's key at a
+// time.
 func moveSlot(t *testing.T, nodes *redistest.Nodes, key string) {
 	t.Helper()
 	slot, from, to := route(t, nodes, key)
@@ -346,13 +369,15 @@ func moveSlot(t *testing.T, nodes *redistest.Nodes, key string) {
 	do(t, from, "cluster", "setslot", slot, "node", toID)
 }
 
-// passSlot moves the slot of a key to the next node by CLUSTER MIGRATESLOTS, and waits until both nodes know it.
+// passSlot moves the slot of a key to the next node by CLUSTER MIGRATESLOTS, and waits until both
+// nodes know it.
 func passSlot(t *testing.T, nodes *redistest.Nodes, key string) {
 	t.Helper()
 	slot, from, to := route(t, nodes, key)
 	do(t, from, "cluster", "migrateslots", "slotsrange", slot, slot, "node", do(t, to, "cluster", "myid"))
 	source, target := from.Client(), to.Client()
 	eventually(t, "the slot has moved", func() bool {
-		return redis.HasErrorPrefix(source.Exists(t.Context(), key).Err(), "MOVED") && target.Exists(t.Context(), key).Err() == nil
+		return redis.HasErrorPrefix(source.Exists(t.Context(), key).Err(), "MOVED") &&
+			target.Exists(t.Context(), key).Err() == nil
 	})
 }

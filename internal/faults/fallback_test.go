@@ -74,8 +74,8 @@ func (o *outages) end(t *testing.T, limiters ...*rratelimiter.Limiter) time.Dura
 	return time.Since(began)
 }
 
-// TestFallback: a Redis that is down costs callers one call's time at most, and no error; the process keeps to its
-// fraction of the rate, and Redis decides again soon after it is back.
+// TestFallback: a Redis that is down costs callers one call's time at most, and no error; the
+// process keeps to its fraction of the rate, and Redis decides again soon after it is back.
 func TestFallback(t *testing.T) {
 	t.Run("hangs", func(t *testing.T) {
 		inRounds(t, func(t *testing.T, r *round) {
@@ -142,8 +142,10 @@ func fallBack(t *testing.T, r *round, takeAway func(*redistest.Server) (back fun
 	known := began.Add(2 * timeout)
 	later := during.where(func(c call) bool { return c.Start.After(known) })
 	late := o.last().Sub(returned)
-	t.Logf("before: p99 %v; away: the longest %v, once it was known p99 %v of %d; last decision in the process %v after its return",
-		before.percentile(99), during.percentile(100), later.percentile(99), len(later), late)
+	t.Logf(
+		"before: p99 %v; away: the longest %v, once it was known p99 %v of %d; last decision in the process %v after its return",
+		before.percentile(99), during.percentile(100), later.percentile(99), len(later), late,
+	)
 	r.atMost("the caller that waited longest", during.percentile(100), timeout+slack)
 	r.atMost("99 of 100 callers, once it was known that Redis is away", later.percentile(99), quick(before, later)/2)
 	r.atMost("the last decision in the process after the return of Redis", late, away-200*time.Millisecond)
@@ -167,8 +169,8 @@ func fallBack(t *testing.T, r *round, takeAway func(*redistest.Server) (back fun
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
 }
 
-// TestFallbackFromAReplica: a server that became a replica answers reads, and refuses all calls. Once that is known,
-// callers send it no more calls, until it is a master again.
+// TestFallbackFromAReplica: a server that became a replica answers reads, and refuses all calls.
+// Once that is known, callers send it no more calls, until it is a master again.
 func TestFallbackFromAReplica(t *testing.T) {
 	t.Parallel()
 	inRounds(t, fallBackFromAReplica)
@@ -222,8 +224,8 @@ func fallBackFromAReplica(t *testing.T, r *round) {
 	}
 }
 
-// TestFallbackByNodes: of three servers one dies and another one hangs. The process decides only on their limiters, and
-// callers of the third are not affected.
+// TestFallbackByNodes: of three servers one dies and another one hangs. The process decides only on
+// their limiters, and callers of the third are not affected.
 func TestFallbackByNodes(t *testing.T) {
 	t.Parallel()
 	t.Run("cluster", func(t *testing.T) {
@@ -261,8 +263,8 @@ func newRing(t *testing.T, servers []*redistest.Server, opts ...func(*redis.Ring
 	return ring
 }
 
-// fallBackByNodes stops two of three servers. way returns which one holds a key, and ready waits until all work again
-// after a restart.
+// fallBackByNodes stops two of three servers. way returns which one holds a key, and ready waits
+// until all work again after a restart.
 func fallBackByNodes(
 	t *testing.T, r *round, servers []*redistest.Server, rdb rratelimiter.Redis,
 	way func(ctx context.Context, key string) (*redis.Client, error), ready func(),
@@ -350,8 +352,10 @@ func fallBackByNodes(
 	dead.Restart()
 	ready()
 	dies := o.end(t, sick[:each]...)
-	t.Logf("healthy server: p99 %v of %d calls before, %v of %d meanwhile; back to the one that hung within %v, to the dead one %v",
-		before.percentile(99), len(before), others.percentile(99), len(others), hangs, dies)
+	t.Logf(
+		"healthy server: p99 %v of %d calls before, %v of %d meanwhile; back to the one that hung within %v, to the dead one %v",
+		before.percentile(99), len(before), others.percentile(99), len(others), hangs, dies,
+	)
 
 	r.served(t, "on the healthy server", others)
 	r.atMost("99 of 100 calls to the healthy server", others.percentile(99), quick(before, others))
@@ -390,12 +394,14 @@ func fallBackByNodes(
 	}
 }
 
-// TestFallbackOnARing: a Ring removes a dead shard, and its limiters start anew on another one, until it is back. The
-// process decides until then.
+// TestFallbackOnARing: a Ring removes a dead shard, and its limiters start anew on another one,
+// until it is back. The process decides until then.
 func TestFallbackOnARing(t *testing.T) {
 	t.Parallel()
 	dead, fine := redistest.Real(t), redistest.Real(t)
-	ring := newRing(t, []*redistest.Server{dead, fine}, func(o *redis.RingOptions) { o.HeartbeatFrequency = 200 * time.Millisecond })
+	ring := newRing(
+		t, []*redistest.Server{dead, fine}, func(o *redis.RingOptions) { o.HeartbeatFrequency = 200 * time.Millisecond },
+	)
 	o := &outages{}
 	client := rratelimiter.NewClient(ring, rratelimiter.WithObserver(o),
 		rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(ample), rratelimiter.WithFallback(0.5)))

@@ -1,8 +1,10 @@
-// Package faults tests on real servers what callers of a limiter see while connections stall, nodes hang, Redis is dead
-// or there are too many callers, with a limit on the time for which a caller may notice it.
+// Package faults tests on real servers what callers of a limiter see while connections stall, nodes
+// hang, Redis is dead or there are too many callers, with a limit on the time for which a caller
+// may notice it.
 //
-// This file has the helpers of all tests: a proxy in front of a server, a load of callers with a log of their results,
-// and the checks that nothing remains. Each fault has its own file; worker_test.go is for tests with several processes.
+// This file has the helpers of all tests: a proxy in front of a server, a load of callers with a
+// log of their results, and the checks that nothing remains. Each fault has its own file;
+// worker_test.go is for tests with several processes.
 package faults
 
 import (
@@ -35,8 +37,8 @@ func TestMain(m *testing.M) {
 		os.Exit(workerMain(words))
 	}
 	flag.Parse()
-	// Most tests with their own server mainly wait, so they can share the processors. (An error means that the flag has
-	// another name, and they run a few at a time.)
+	// Most tests with their own server mainly wait, so they can share the processors. (An error means
+	// that the flag has another name, and they run a few at a time.)
 	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
 	if code == 0 && (*update || runsAll()) {
@@ -48,7 +50,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// ample is a rate that refuses nothing and forgets nothing within a test, so that Redis keeps a record of each grant.
+// ample is a rate that refuses nothing and forgets nothing within a test, so that Redis keeps a
+// record of each grant.
 var ample = rratelimiter.PerHour(1_000_000_000)
 
 // A proxy relays connections between clients and a server.
@@ -81,7 +84,8 @@ func (p *proxy) hold(direction string) (release func()) {
 	return p.delay(direction, time.Hour, 0)
 }
 
-// delay delays everything in one direction from now on, by latency plus or minus a random jitter: release ends that.
+// delay delays everything in one direction from now on, by latency plus or minus a random jitter:
+// release ends that.
 func (p *proxy) delay(direction string, latency, jitter time.Duration) (release func()) {
 	p.tb.Helper()
 	toxic, err := json.Marshal(map[string]any{
@@ -138,7 +142,8 @@ func ask(permits int64, acquire func() (granted bool, err error)) call {
 // A record of calls, in no order.
 type calls []call
 
-// load runs callers that call repeatedly with a pause between: each often times, and at least until enough is closed.
+// load runs callers that call repeatedly with a pause between: each often times, and at least until
+// enough is closed.
 func load(callers, often int, pause time.Duration, enough <-chan struct{}, once func(caller int) call) calls {
 	logs := make([]calls, callers)
 	var wg sync.WaitGroup
@@ -161,8 +166,9 @@ func load(callers, often int, pause time.Duration, enough <-chan struct{}, once 
 	return slices.Concat(logs...)
 }
 
-// arrive starts calls one after the other at fixed times, however long the earlier ones take, so that the calls during
-// a stall show its effect. It returns once enough is closed and all calls are back.
+// arrive starts calls one after the other at fixed times, however long the earlier ones take, so
+// that the calls during a stall show its effect. It returns once enough is closed and all calls are
+// back.
 func arrive(every time.Duration, enough <-chan struct{}, once func(i int) call) (all calls) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -193,8 +199,8 @@ func lasting(d time.Duration) <-chan struct{} {
 	return done
 }
 
-// lastingUntil returns a channel that is closed after a time, once so many permits are granted to the calls that are passed to
-// counted: a busy machine takes longer, but not 20 s more.
+// lastingUntil returns a channel that is closed after a time, once so many permits are granted to
+// the calls that are passed to counted: a busy machine takes longer, but not 20 s more.
 func lastingUntil(d time.Duration, enough int64) (over <-chan struct{}, counted func(call) call) {
 	var granted atomic.Int64
 	done := make(chan struct{})
@@ -246,9 +252,9 @@ func percentile(all calls, p int, of func(c call) time.Duration) time.Duration {
 	return of(sorted[min(len(sorted)*p/100, len(sorted)-1)])
 }
 
-// quick returns the bound of what 99 of 100 callers may notice of a fault elsewhere. It is higher on a machine so busy
-// that calls took a good part of it before the fault, or begin late during it, but mostly well below a call's timeout,
-// which is the wait of callers that are blocked.
+// quick returns the bound of what 99 of 100 callers may notice of a fault elsewhere. It is higher
+// on a machine so busy that calls took a good part of it before the fault, or begin late during it,
+// but mostly well below a call's timeout, which is the wait of callers that are blocked.
 func quick(before, meanwhile calls) time.Duration {
 	return min(max(250*time.Millisecond, 4*before.percentile(99)), 600*time.Millisecond) + machine*meanwhile.lateness(99)
 }
@@ -256,9 +262,10 @@ func quick(before, meanwhile calls) time.Duration {
 // A round is one of the rounds of a test that judges fractions of a second.
 type round struct{ slow []string }
 
-// inRounds runs a test up to three times, until no bound was exceeded in a round: a busy machine can hold up all callers of a
-// round, and what keeps callers waiting does so in each. With two busy loops beside the tests, that was seen in one round of
-// forty, so a false alarm is one run of tens of thousands. All other errors of a round count at once.
+// inRounds runs a test up to three times, until no bound was exceeded in a round: a busy machine
+// can hold up all callers of a round, and what keeps callers waiting does so in each. With two busy
+// loops beside the tests, that was seen in one round of forty, so a false alarm is one run of tens
+// of thousands. All other errors of a round count at once.
 func inRounds(t *testing.T, body func(t *testing.T, r *round)) {
 	t.Helper()
 	const rounds = 3
@@ -289,7 +296,8 @@ func (r *round) atMost(what string, took, limit time.Duration) bool {
 	return took <= limit
 }
 
-// served judges calls that a fault elsewhere must not touch. One without an answer within its time was too slow; no other error may be.
+// served judges calls that a fault elsewhere must not touch. One without an answer within its time
+// was too slow; no other error may be.
 func (r *round) served(t *testing.T, what string, all calls) {
 	t.Helper()
 	for _, c := range all.where(failed) {
@@ -301,7 +309,8 @@ func (r *round) served(t *testing.T, what string, all calls) {
 	}
 }
 
-// A worst is the measurement of a row that several subtests make: the longest beyond the machine's own lateness.
+// A worst is the measurement of a row that several subtests make: the longest beyond the machine's
+// own lateness.
 type worst struct{ took, late time.Duration }
 
 // note adds the measurement of a round, unless the round was slow.
@@ -350,7 +359,8 @@ func ownGoroutines(t *testing.T) (count int) {
 	return count
 }
 
-// atRest waits until the library has no call in flight, and no timer that has fired. The test must not be parallel.
+// atRest waits until the library has no call in flight, and no timer that has fired. The test must
+// not be parallel.
 func atRest(t *testing.T) {
 	t.Helper()
 	eventually(t, "no goroutine of the library is left", func() bool { return ownGoroutines(t) == 0 })

@@ -14,14 +14,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// late_test.go delivers requests that were given up: an attempt reaches Redis after its own retry was answered. It
-// shows the cost, and which setting of the redis client avoids it.
+// late_test.go delivers requests that were given up: an attempt reaches Redis after its own retry
+// was answered. It shows the cost, and which setting of the redis client avoids it.
 
 // impatience is the ReadTimeout of redis clients here.
 const impatience = 250 * time.Millisecond
 
-// A post, once armed, keeps the next request with a script until it delivers it; or the one after it, and delays that
-// one for a moment.
+// A post, once armed, keeps the next request with a script until it delivers it; or the one after
+// it, and delays that one for a moment.
 type post struct {
 	mu     sync.Mutex
 	there  chan struct{} // closed once a request is kept
@@ -58,7 +58,8 @@ func (c *posted) Write(request []byte) (int, error) {
 	return c.Conn.Write(request)
 }
 
-// SetReadDeadline makes only the kept request time out: on a busy machine other ones may take longer than impatience.
+// SetReadDeadline makes only the kept request time out: on a busy machine other ones may take
+// longer than impatience.
 func (c *posted) SetReadDeadline(at time.Time) error {
 	c.post.mu.Lock()
 	defer c.post.mu.Unlock()
@@ -127,8 +128,9 @@ func (p *post) served(t *testing.T) {
 	_ = p.sender.Close()
 }
 
-// TestAttemptThatComesLate: a connection stalls for longer than the redis client's ReadTimeout, and WithCallTimeout is
-// longer. So the call is retried and answered, and then the first attempt is executed.
+// TestAttemptThatComesLate: a connection stalls for longer than the redis client's ReadTimeout, and
+// WithCallTimeout is longer. So the call is retried and answered, and then the first attempt is
+// executed.
 func TestAttemptThatComesLate(t *testing.T) {
 	t.Parallel()
 	const n = 3
@@ -225,8 +227,8 @@ func TestAttemptThatComesLate(t *testing.T) {
 	}
 }
 
-// TestAttemptThatComesAfterItsPermitsWereGivenBack: the late attempt finds no record of its retry, and takes the permits
-// again. No caller gets them, and they are free again after an interval.
+// TestAttemptThatComesAfterItsPermitsWereGivenBack: the late attempt finds no record of its retry,
+// and takes the permits again. No caller gets them, and they are free again after an interval.
 func TestAttemptThatComesAfterItsPermitsWereGivenBack(t *testing.T) {
 	t.Parallel()
 	const n = 3
@@ -381,8 +383,9 @@ func TestSetRateThatComesLate(t *testing.T) {
 		}
 	}
 	row{
-		section: slow, fault: "a connection stalls for longer than the redis client's `ReadTimeout`, and `WithCallTimeout` is longer than it",
-		sees: "nothing",
+		section: slow,
+		fault:   "a connection stalls for longer than the redis client's `ReadTimeout`, and `WithCallTimeout` is longer than it",
+		sees:    "nothing",
 		after: "an attempt that is executed after its retry may take its permits a second time. No caller gets these " +
 			"permits, and they are free again after one interval: see below",
 	}.proves(t, 0)

@@ -10,7 +10,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// lease_test.go takes the server away while a process holds permits that it took ahead of demand (WithLease).
+// lease_test.go takes the server away while a process holds permits that it took ahead of demand
+// (WithLease).
 
 // ahead tells of calls that took some permits ahead.
 type ahead chan struct{}
@@ -24,8 +25,8 @@ func (a ahead) Call(info rratelimiter.CallInfo) {
 	}
 }
 
-// TestLeasesWhileTheServerIsAway: leases are granted from until they end; then callers see what they see without leases.
-// Nothing of them is lost for longer than an interval.
+// TestLeasesWhileTheServerIsAway: leases are granted from until they end; then callers see what
+// they see without leases. Nothing of them is lost for longer than an interval.
 func TestLeasesWhileTheServerIsAway(t *testing.T) {
 	t.Parallel()
 	const lease, away = 300 * time.Millisecond, callTimeout + 700*time.Millisecond
@@ -70,7 +71,8 @@ func TestLeasesWhileTheServerIsAway(t *testing.T) {
 					})
 				})
 				time.Sleep(2 * lease)
-				for <-taken; time.Now().UnixNano()%int64(lease) < int64(lease*3/4); <-taken { // so that there is a lease, and it has just begun
+				// so that there is a lease, and it has just begun
+				for <-taken; time.Now().UnixNano()%int64(lease) < int64(lease*3/4); <-taken {
 				}
 				failed := fail()
 				time.Sleep(away)
@@ -86,7 +88,10 @@ func TestLeasesWhileTheServerIsAway(t *testing.T) {
 					last = max(last, c.Start.Sub(failed))
 				}
 				errors := got.where(func(c call) bool { return c.err != nil })
-				t.Logf("%d calls, %d granted while it was away, up to %v after it failed, %d failed; back after %v", len(got), len(leased), last, len(errors), recovered)
+				t.Logf(
+					"%d calls, %d granted while it was away, up to %v after it failed, %d failed; back after %v", len(got),
+					len(leased), last, len(errors), recovered,
+				)
 				if len(errors) == 0 {
 					t.Error("the lease did not end")
 				}
@@ -109,7 +114,8 @@ func TestLeasesWhileTheServerIsAway(t *testing.T) {
 				} else {
 					judge("in all,", got)
 				}
-				time.Sleep(callTimeout + rate.Interval + lease*5/4) // what is given back in the background is in time for that
+				// what is given back in the background is in time for that
+				time.Sleep(callTimeout + rate.Interval + lease*5/4)
 				if state, err := limiter.State(t.Context()); err != nil || state.Used != 0 || !state.Consistent {
 					t.Errorf("an interval and a lease later: %+v, %v", state, err)
 				}

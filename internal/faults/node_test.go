@@ -18,8 +18,8 @@ import (
 
 // node_test.go hangs one node of a cluster: its connections stay open, and it never replies.
 
-// onNodes returns limiters of a cluster that have granted a permit each: at least so many on a node, and at least twice as many
-// on the others.
+// onNodes returns limiters of a cluster that have granted a permit each: at least so many on a
+// node, and at least twice as many on the others.
 func onNodes(
 	t *testing.T, client *rratelimiter.Client, rdb *redis.ClusterClient, on *redistest.Server, each int,
 ) (there, elsewhere []*rratelimiter.Limiter) {
@@ -88,9 +88,11 @@ func hangNode(t *testing.T, r *round) {
 	wg.Wait()
 	hung.Resume()
 
-	t.Logf("healthy nodes: p99 %v of %d calls before, %v of %d meanwhile; hung node: median %v of %d calls, with a deadline of %v median %v, p99 %v of %d",
+	t.Logf(
+		"healthy nodes: p99 %v of %d calls before, %v of %d meanwhile; hung node: median %v of %d calls, with a deadline of %v median %v, p99 %v of %d",
 		before.percentile(99), len(before), others.percentile(99), len(others), patient.percentile(50), len(patient),
-		deadline, hasty.percentile(50), hasty.percentile(99), len(hasty))
+		deadline, hasty.percentile(50), hasty.percentile(99), len(hasty),
+	)
 	r.served(t, "a call to a healthy node", others)
 	r.atMost("99 of 100 calls to healthy nodes", others.percentile(99), quick(before, others))
 	for _, c := range patient {
@@ -104,7 +106,9 @@ func hangNode(t *testing.T, r *round) {
 			t.Errorf("on the hung node the error of a caller with a deadline is %v", c.err)
 		}
 	}
-	r.atMost("9 of 10 callers of the hung node with a short deadline", hasty.percentile(90), deadline+quick(before, others))
+	r.atMost(
+		"9 of 10 callers of the hung node with a short deadline", hasty.percentile(90), deadline+quick(before, others),
+	)
 
 	// Afterwards the node works again, and each grant is recorded once.
 	eventually(t, "the node that hung grants again", func() bool {
@@ -129,14 +133,18 @@ func hangNode(t *testing.T, r *round) {
 	doubtful := append(patient, hasty...).where(isUnknown).permits()
 	given := int64(len(sick)) + append(patient, after...).where(answered).permits()
 	if recorded := used(t, sick...); recorded < given || recorded > given+doubtful {
-		t.Errorf("on the node that hung %d permits are recorded, %d were granted and %d of unknown outcome", recorded, given, doubtful)
+		t.Errorf(
+			"on the node that hung %d permits are recorded, %d were granted and %d of unknown outcome", recorded, given,
+			doubtful,
+		)
 	}
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+5 })
 	r.proves(t, row{
 		section: slow, fault: "one node of a cluster hangs",
 		sees: "on limiters of this node: `ErrOutcomeUnknown` after the call timeout, or the error of the caller's " +
 			"context; on all other limiters: nothing",
-		within: "on the other limiters 99 of 100 calls within", limit: 600 * time.Millisecond, late: &lateness{others.lateness(99)},
+		within: "on the other limiters 99 of 100 calls within", limit: 600 * time.Millisecond,
+		late:  &lateness{others.lateness(99)},
 		after: "granted ≤ recorded ≤ granted + permits of callers with `ErrOutcomeUnknown`; all other limiters exact",
 	}, others.percentile(99))
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// once_test.go cuts connections thousands of times, before, during and after requests and replies, and counts the
-// permits that callers got and those that Redis has recorded.
+// once_test.go cuts connections thousands of times, before, during and after requests and replies,
+// and counts the permits that callers got and those that Redis has recorded.
 
-// The ways in which a cutter ends a connection. A request that was sent whole is executed before its client can repeat it:
-// late_test.go has those that arrive after their own repetition.
+// The ways in which a cutter ends a connection. A request that was sent whole is executed before
+// its client can repeat it: late_test.go has those that arrive after their own repetition.
 const (
 	beforeTheRequest = iota
 	inTheRequest
@@ -71,7 +71,8 @@ func newCutter(t *testing.T, server string, random *rand.Rand, budget *atomic.In
 	return c
 }
 
-// client returns a redis client behind the cutter that sends almost nothing but the test's commands.
+// client returns a redis client behind the cutter that sends almost nothing but the test's
+// commands.
 func (c *cutter) client(t *testing.T, opts ...func(*redis.Options)) *redis.Client {
 	o := &redis.Options{Addr: c.listener.Addr().String(), DisableIdentity: true, Protocol: 2, PoolSize: 100}
 	for _, opt := range opts {
@@ -191,16 +192,16 @@ type cutMode struct {
 	name string
 	cuts int
 	opts []rratelimiter.LimiterOption
-	// doubtful: callers may get ErrOutcomeUnknown. In other modes none does, as long as there is time to retry the
-	// call.
+	// doubtful: callers may get ErrOutcomeUnknown. In other modes none does, as long as there is time
+	// to retry the call.
 	doubtful bool
 	all      bool // with AllowAll
 	each     bool // each process has the whole rate
 	scarce   bool // demand exceeds the rate: calls are refused, or granted in part
 }
 
-// TestManyCuts: whatever is cut, each permit is taken once. Only callers that got ErrOutcomeUnknown may have
-// taken permits without a grant.
+// TestManyCuts: whatever is cut, each permit is taken once. Only callers that got ErrOutcomeUnknown
+// may have taken permits without a grant.
 func TestManyCuts(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -217,7 +218,10 @@ func TestManyCuts(t *testing.T) {
 			opts: []rratelimiter.LimiterOption{rratelimiter.WithGranularity(10 * time.Second)}},
 		{name: "all of several", cuts: 400, all: true},
 		{name: "each process for itself", cuts: 400, each: true},
-		{name: "an old format", cuts: 400, opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordFormat(rratelimiter.Redisson313)}},
+		{
+			name: "an old format", cuts: 400,
+			opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordFormat(rratelimiter.Redisson313)},
+		},
 	} {
 		all.Go(func() { // half of what they do is to wait
 			t.Run(mode.name, func(t *testing.T) {
@@ -255,8 +259,9 @@ func manyCuts(t *testing.T, addr string, random *rand.Rand, mode cutMode) time.D
 	if mode.scarce {
 		rate.Permits = 100
 	}
-	// The clients of the processes. A record of the old format shows one byte of its client's hash, and a counter of two
-	// bytes with a random start: clients that share the byte may make the same ids. These do not share it.
+	// The clients of the processes. A record of the old format shows one byte of its client's hash,
+	// and a counter of two bytes with a random start: clients that share the byte may make the same
+	// ids. These do not share it.
 	var ids []string
 	for i := range processes {
 		ids = append(ids, fmt.Sprint(i+1))
@@ -398,7 +403,10 @@ func manyCuts(t *testing.T, addr string, random *rand.Rand, mode cutMode) time.D
 				}
 			}
 		}
-		t.Logf("limiter %d: %d permits granted, %d recorded in %d records, %d of unknown outcome", i, granted[i], recorded, len(records), doubtful[i])
+		t.Logf(
+			"limiter %d: %d permits granted, %d recorded in %d records, %d of unknown outcome", i, granted[i], recorded,
+			len(records), doubtful[i],
+		)
 		if recorded < granted[i] || recorded > granted[i]+doubtful[i] || recorded == 0 {
 			t.Errorf("limiter %d: %d permits granted, %d recorded, %d of unknown outcome", i, granted[i], recorded, doubtful[i])
 		}
@@ -411,10 +419,11 @@ type counter struct{ more atomic.Int64 }
 
 func (c *counter) Call(f rratelimiter.CallInfo) { c.more.Add(int64(f.Attempts - 1)) }
 
-// TestRepeatedLater: an attempt is lost, and the next one is made when the record of the first, if there is one, has
-// expired (a second later, with an interval of 100 ms) or soon will. Its grant then counts from the retry on: it was
-// made after the client could detect the cut, and before the caller got the reply. Another caller that takes everything
-// free from then on gets no more than the rest.
+// TestRepeatedLater: an attempt is lost, and the next one is made when the record of the first, if
+// there is one, has expired (a second later, with an interval of 100 ms) or soon will. Its grant
+// then counts from the retry on: it was made after the client could detect the cut, and before the
+// caller got the reply. Another caller that takes everything free from then on gets no more than
+// the rest.
 func TestRepeatedLater(t *testing.T) {
 	t.Parallel()
 	const n = 7
@@ -448,8 +457,10 @@ func repeatedLater(
 	if err := others.SetRate(t.Context(), rate); err != nil {
 		t.Fatal(err)
 	}
-	limiter := rratelimiter.NewClient(c.client(t), rratelimiter.WithCallTimeout(20*time.Second)).RateLimiter(t.Name(), opts...)
-	if _, err := others.AvailablePermits(t.Context()); err != nil { // the server has the script, so it serves the first attempt
+	limiter := rratelimiter.NewClient(c.client(t), rratelimiter.WithCallTimeout(20*time.Second)).
+		RateLimiter(t.Name(), opts...)
+	// the server has the script, so it serves the first attempt
+	if _, err := others.AvailablePermits(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	budget.Store(1)
@@ -494,9 +505,9 @@ func repeatedLater(
 	}
 }
 
-// TestBlindRepetitionTakesTwice shows what limiters prevent: go-redis retries a command whose reply was lost, up to
-// three times by default, although Redis may have executed it already. A script that takes permits then takes them
-// twice without an error: the caller gets one reply.
+// TestBlindRepetitionTakesTwice shows what limiters prevent: go-redis retries a command whose reply
+// was lost, up to three times by default, although Redis may have executed it already. A script
+// that takes permits then takes them twice without an error: the caller gets one reply.
 func TestBlindRepetitionTakesTwice(t *testing.T) {
 	const cuts, callers = 300, 20
 	seed := rand.Uint64()
@@ -531,6 +542,9 @@ func TestBlindRepetitionTakesTwice(t *testing.T) {
 	_, text := total([]*cutter{c})
 	t.Logf("%s; %d permits granted, %d calls failed, %d permits taken", text, granted.Load(), failed.Load(), taken)
 	if taken <= granted.Load()+failed.Load() {
-		t.Errorf("%d permits were granted, %d calls failed, and no more than that were taken: %d", granted.Load(), failed.Load(), taken)
+		t.Errorf(
+			"%d permits were granted, %d calls failed, and no more than that were taken: %d", granted.Load(), failed.Load(),
+			taken,
+		)
 	}
 }

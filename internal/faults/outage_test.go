@@ -13,8 +13,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// outage_test.go makes the picture of docs/faults.md: what requests see that begin before, during and after an outage. With
-// -update it is written from the run of the test.
+// outage_test.go makes the picture of docs/faults.md: what requests see that begin before, during
+// and after an outage. With -update it is written from the run of the test.
 
 // Marks around the picture.
 const (
@@ -22,13 +22,15 @@ const (
 	pictureEnd   = "<!-- end of picture -->\n"
 )
 
-// An answer is what a request got: its kind, and how long after the first request it began and ended.
+// An answer is what a request got: its kind, and how long after the first request it began and
+// ended.
 type answer struct {
 	kind       string
 	began, end time.Duration
 }
 
-// The kinds of answers. Requests of a limiter that begin at about the same time get answers of one kind.
+// The kinds of answers. Requests of a limiter that begin at about the same time get answers of one
+// kind.
 const (
 	prompt  = "Redis"
 	late    = "Redis, late"
@@ -85,7 +87,10 @@ func drawOutage(t *testing.T, r *round) {
 	running.Wait()
 
 	var b strings.Builder
-	fmt.Fprint(&b, "```mermaid\ngantt\n    dateFormat x\n    axisFormat %-S s\n    tickInterval 1second\n    section Redis\n")
+	fmt.Fprint(
+		&b,
+		"```mermaid\ngantt\n    dateFormat x\n    axisFormat %-S s\n    tickInterval 1second\n    section Redis\n",
+	)
 	bar := func(label string, from, until time.Duration) {
 		fmt.Fprintf(&b, "    %s :%d, %d\n", label, from.Milliseconds(), until.Milliseconds())
 	}

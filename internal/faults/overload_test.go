@@ -22,7 +22,8 @@ import (
 
 const callersOfADeadRedis = 10_000
 
-// TestManyCallersOfADeadRedis: all get an error soon after their own deadline, and no goroutine or memory of them is left.
+// TestManyCallersOfADeadRedis: all get an error soon after their own deadline, and no goroutine or
+// memory of them is left.
 func TestManyCallersOfADeadRedis(t *testing.T) {
 	var w worst
 	call := func(addr func(*testing.T) string, opts ...rratelimiter.LimiterOption) func(t *testing.T) {
@@ -74,12 +75,14 @@ func blackHole(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// overload calls a dead Redis, with a deadline for most callers. Callers without one return once a call's time is over,
-// or twice that: some arrive while the maximum of calls is in flight, and wait for the end of one. It returns how late
-// 99 of 100 callers noticed their deadline, and how late goroutines did that only waited.
+// overload calls a dead Redis, with a deadline for most callers. Callers without one return once a
+// call's time is over, or twice that: some arrive while the maximum of calls is in flight, and wait
+// for the end of one. It returns how late 99 of 100 callers noticed their deadline, and how late
+// goroutines did that only waited.
 func overload(t *testing.T, r *round, addr string, opts ...rratelimiter.LimiterOption) (took, late time.Duration) {
 	const (
-		perCaller = 40 << 10 // bytes, with its own stack, and what is not collected yet: on a busy machine as much again
+		// bytes, with its own stack, and what is not collected yet: on a busy machine as much again
+		perCaller = 40 << 10
 		callers   = callersOfADeadRedis * 11 / 10
 		rest      = 16 << 20 // bytes; the runtime keeps what it knew of goroutines
 		timeout   = time.Second
@@ -122,9 +125,12 @@ func overload(t *testing.T, r *round, addr string, opts ...rratelimiter.LimiterO
 	took, late = got.percentile(99), idle.percentile(99)
 	last := got.percentile(100)
 
-	t.Logf("%d calls: median %v after their deadline, p99 %v, the last %v; callers who only wait: %v, %v, %v; %d MB in use, %d before",
-		len(got), got.percentile(50), took, last, idle.percentile(50), late, idle.percentile(100), most>>20, before>>20)
-	r.atMost("the last caller, after its deadline", last, 2*slack+idle.percentile(100)) // the machine can stop any goroutine for seconds
+	t.Logf(
+		"%d calls: median %v after their deadline, p99 %v, the last %v; callers who only wait: %v, %v, %v; %d MB in use, %d before",
+		len(got), got.percentile(50), took, last, idle.percentile(50), late, idle.percentile(100), most>>20, before>>20,
+	)
+	// the machine can stop any goroutine for seconds
+	r.atMost("the last caller, after its deadline", last, 2*slack+idle.percentile(100))
 	for _, c := range got {
 		if len(opts) > 0 && c.Granted && c.err == nil {
 			continue
@@ -136,7 +142,8 @@ func overload(t *testing.T, r *round, addr string, opts ...rratelimiter.LimiterO
 	}
 	t.Logf("without a deadline: median %v, the last %v", unbounded.percentile(50), unbounded.percentile(100))
 	r.atMost("a caller without a deadline", unbounded.percentile(100), 2*timeout+2*slack)
-	if answers := unbounded.where(answered); len(opts) > 0 && len(answers) < len(unbounded) || len(opts) == 0 && len(answers) > 0 {
+	if answers := unbounded.where(answered); len(opts) > 0 && len(answers) < len(unbounded) ||
+		len(opts) == 0 && len(answers) > 0 {
 		t.Errorf("%d of %d callers without a deadline had an answer", len(answers), len(unbounded))
 	}
 	if most > before+callers*perCaller {
@@ -151,8 +158,9 @@ func overload(t *testing.T, r *round, addr string, opts ...rratelimiter.LimiterO
 	return took, late
 }
 
-// overdue makes calls with random deadlines, and returns them as though they had begun at their deadlines. A tenth as
-// many goroutines only wait for a deadline: they measure the machine's own lateness.
+// overdue makes calls with random deadlines, and returns them as though they had begun at their
+// deadlines. A tenth as many goroutines only wait for a deadline: they measure the machine's own
+// lateness.
 func overdue(t *testing.T, acquire func(ctx context.Context, caller int) (bool, error)) (got, idle calls) {
 	const (
 		often    = 2 // calls of each

@@ -22,7 +22,8 @@ import (
 
 // refused_test.go tests servers that reply with an error: replicas, a full memory.
 
-// TestReplica: a master that becomes a replica, as after a failover that a client has not noticed, writes nothing.
+// TestReplica: a master that becomes a replica, as after a failover that a client has not noticed,
+// writes nothing.
 func TestReplica(t *testing.T) {
 	for _, test := range []struct {
 		code  string
@@ -36,7 +37,8 @@ func TestReplica(t *testing.T) {
 			t.Parallel()
 			server := redistest.Real(t, "--replica-serve-stale-data", test.stale)
 			admin := server.Client()
-			limiter := rratelimiter.NewClient(server.Client(redistest.NoDeadlines)).RateLimiter("replica", rratelimiter.WithRate(ample))
+			limiter := rratelimiter.NewClient(server.Client(redistest.NoDeadlines)).
+				RateLimiter("replica", rratelimiter.WithRate(ample))
 			if err := limiter.Acquire(t.Context(), 7); err != nil {
 				t.Fatal(err)
 			}
@@ -53,9 +55,10 @@ func TestReplica(t *testing.T) {
 				}
 				return ask(1, func() (bool, error) { return limiter.TryAcquire(t.Context(), 1) })
 			})
-			// A call makes no attempt that would end after it, as far as the last one shows. One that takes longer, on a busy
-			// machine, ends the call without its reply. The calls of a kind share attempts: so 16 calls are at least four.
-			// If one of twenty ends so, three of four do with a probability of 5e-4.
+			// A call makes no attempt that would end after it, as far as the last one shows. One that takes
+			// longer, on a busy machine, ends the call without its reply. The calls of a kind share
+			// attempts: so 16 calls are at least four. If one of twenty ends so, three of four do with a
+			// probability of 5e-4.
 			said := 0
 			var late net.Error
 			for _, c := range got {
@@ -79,7 +82,8 @@ func TestReplica(t *testing.T) {
 				t.Errorf("%+v, %v, after 8 permits", state, err)
 			}
 			row{
-				section: refuses, fault: test.fault, sees: "the error `" + test.code + "`, unless it is a master again before the call's time is over",
+				section: refuses, fault: test.fault,
+				sees:   "the error `" + test.code + "`, unless it is a master again before the call's time is over",
 				within: "back once it is a master within", limit: callTimeout + slack, after: "unchanged",
 			}.proves(t, max(recovered, 0))
 		})
@@ -112,14 +116,18 @@ func TestFullMemory(t *testing.T) {
 		"fresh":   func(l *rratelimiter.Limiter) { must(l.SetRate(ctx, minute)) },
 	}
 	for what, value := range map[string]string{
-		"records": "8", "records, and no value": "", "records, and a wrong value": "x", "records, and what Redisson released": "20",
+		"records": "8", "records, and no value": "", "records, and a wrong value": "x",
+		"records, and what Redisson released": "20",
 	} {
 		states[what] = func(l *rratelimiter.Limiter) {
 			must(l.SetRate(ctx, minute))
 			at := float64(now.UnixMilli())
-			must(admin.ZAdd(ctx, "{"+l.Name()+"}:permits",
-				redis.Z{Score: at - 70_000, Member: record("expired1", 5)}, redis.Z{Score: at - 65_000, Member: record("expired2", 1)},
-				redis.Z{Score: at - 50_000, Member: record("oldest 1", 3)}, redis.Z{Score: at - 10_000, Member: record("newest 1", 3)}).Err())
+			must(admin.ZAdd(
+				ctx, "{"+l.Name()+"}:permits", redis.Z{Score: at - 70_000, Member: record("expired1", 5)},
+				redis.Z{Score: at - 65_000, Member: record("expired2", 1)},
+				redis.Z{Score: at - 50_000, Member: record("oldest 1", 3)},
+				redis.Z{Score: at - 10_000, Member: record("newest 1", 3)},
+			).Err())
 			if value != "" {
 				must(admin.Set(ctx, "{"+l.Name()+"}:value", value, 0).Err())
 			}
@@ -144,7 +152,9 @@ func TestFullMemory(t *testing.T) {
 		"acquire, refused":     plain(func(l *rratelimiter.Limiter) error { _, err := l.TryAcquire(ctx, 20); return err }),
 		"up to":                plain(func(l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 50); return err }),
 		"allow":                plain(func(l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 1); return err }),
-		"allow all":            plain(func(l *rratelimiter.Limiter) error { _, err := client.AllowAll(ctx, 1, l, l); return err }),
+		"allow all": plain(
+			func(l *rratelimiter.Limiter) error { _, err := client.AllowAll(ctx, 1, l, l); return err },
+		),
 		"allow all of two": plain(func(l *rratelimiter.Limiter) error {
 			_, err := client.AllowAll(ctx, 15, l, client.RateLimiter("other", rratelimiter.WithRate(minute)))
 			return err
@@ -152,7 +162,9 @@ func TestFullMemory(t *testing.T) {
 		"release one":         plain(func(l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 1); return err }),
 		"release all":         plain(func(l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 50); return err }),
 		"try to set the rate": plain(func(l *rratelimiter.Limiter) error { _, err := l.TrySetRate(ctx, minute); return err }),
-		"set the rate":        plain(func(l *rratelimiter.Limiter) error { return l.SetRate(ctx, rratelimiter.PerMinute(30)) }),
+		"set the rate": plain(
+			func(l *rratelimiter.Limiter) error { return l.SetRate(ctx, rratelimiter.PerMinute(30)) },
+		),
 		"keep state": plain(func(l *rratelimiter.Limiter) error {
 			return l.SetRate(ctx, rratelimiter.PerMinute(30), rratelimiter.KeepState())
 		}),
@@ -163,14 +175,16 @@ func TestFullMemory(t *testing.T) {
 		"per client": plain(func(l *rratelimiter.Limiter) error {
 			return l.SetRate(ctx, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Minute})
 		}),
-		"available":     plain(func(l *rratelimiter.Limiter) error { _, err := l.AvailablePermits(ctx); return err }),
-		"state":         plain(func(l *rratelimiter.Limiter) error { _, err := l.State(ctx); return err }),
-		"config":        plain(func(l *rratelimiter.Limiter) error { _, err := l.Config(ctx); return err }),
-		"expire":        plain(func(l *rratelimiter.Limiter) error { _, err := l.Expire(ctx, time.Minute); return err }),
-		"clear expire":  plain(func(l *rratelimiter.Limiter) error { _, err := l.ClearExpire(ctx); return err }),
-		"rename":        plain(func(l *rratelimiter.Limiter) error { return l.Rename(ctx, l.Name()+" renamed") }),
-		"rename to new": plain(func(l *rratelimiter.Limiter) error { _, err := l.RenameNX(ctx, l.Name()+" renamed"); return err }),
-		"delete":        plain(func(l *rratelimiter.Limiter) error { _, err := l.Delete(ctx); return err }),
+		"available":    plain(func(l *rratelimiter.Limiter) error { _, err := l.AvailablePermits(ctx); return err }),
+		"state":        plain(func(l *rratelimiter.Limiter) error { _, err := l.State(ctx); return err }),
+		"config":       plain(func(l *rratelimiter.Limiter) error { _, err := l.Config(ctx); return err }),
+		"expire":       plain(func(l *rratelimiter.Limiter) error { _, err := l.Expire(ctx, time.Minute); return err }),
+		"clear expire": plain(func(l *rratelimiter.Limiter) error { _, err := l.ClearExpire(ctx); return err }),
+		"rename":       plain(func(l *rratelimiter.Limiter) error { return l.Rename(ctx, l.Name()+" renamed") }),
+		"rename to new": plain(
+			func(l *rratelimiter.Limiter) error { _, err := l.RenameNX(ctx, l.Name()+" renamed"); return err },
+		),
+		"delete": plain(func(l *rratelimiter.Limiter) error { _, err := l.Delete(ctx); return err }),
 	}
 	refused, done := 0, 0
 	var longest time.Duration
@@ -191,7 +205,8 @@ func TestFullMemory(t *testing.T) {
 				if !reflect.DeepEqual(before, after) {
 					t.Errorf("%s on %s: refused, and yet the keys changed: from\n%v to\n%v", operation, what, before, after)
 				}
-				if errors.Is(err, rratelimiter.ErrOutcomeUnknown) || !strings.Contains(err.Error(), name) && !strings.HasPrefix(operation, "allow all") {
+				if errors.Is(err, rratelimiter.ErrOutcomeUnknown) ||
+					!strings.Contains(err.Error(), name) && !strings.HasPrefix(operation, "allow all") {
 					t.Errorf("%s on %s: %v", operation, what, err)
 				}
 				continue
@@ -220,7 +235,8 @@ func TestFullMemory(t *testing.T) {
 	}.proves(t, longest)
 }
 
-// TestFailedSave: a server that can't save its data to disk writes nothing more, by default, until it can.
+// TestFailedSave: a server that can't save its data to disk writes nothing more, by default, until
+// it can.
 func TestFailedSave(t *testing.T) {
 	t.Parallel()
 	server := redistest.Real(t, "--dbfilename", "dump.rdb")
@@ -292,7 +308,8 @@ func TestFailedSave(t *testing.T) {
 		section: refuses, fault: "`MISCONF`: the server could not save its data (`stop-writes-on-bgsave-error`)",
 		sees: "the error `MISCONF` at once from all operations that write, even with `WithFallback`; operations " +
 			"that only read succeed",
-		within: "each operation within", limit: callTimeout + slack, after: "unchanged; all operations succeed again after the first successful save",
+		within: "each operation within", limit: callTimeout + slack,
+		after: "unchanged; all operations succeed again after the first successful save",
 	}.proves(t, longest)
 }
 
@@ -464,7 +481,9 @@ func TestEviction(t *testing.T) {
 			t.Errorf("%s: %+v, %v", l.Name(), state, err)
 		}
 	}
-	t.Logf("%d calls; of %d limiters %d had lost some of their keys, before they were asked once more", len(got), limiters, torn)
+	t.Logf(
+		"%d calls; of %d limiters %d had lost some of their keys, before they were asked once more", len(got), limiters, torn,
+	)
 	row{
 		section: lost, fault: "the server evicts keys (`allkeys-lru`) under load, `WithRate`", sees: "nothing",
 		within: "99 of 100 calls within", limit: callTimeout,

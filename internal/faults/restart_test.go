@@ -15,7 +15,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// restart_test.go kills a server, starts it again with or without its data, and closes the redis client.
+// restart_test.go kills a server, starts it again with or without its data, and closes the redis
+// client.
 
 // callTimeout is the default bound of a call, including retries.
 const callTimeout = time.Second
@@ -73,7 +74,8 @@ func TestRestartEmptyWithRate(t *testing.T) {
 	}
 	state, err := limiter.State(t.Context())
 	// Earlier grants are forgotten, and new ones are recorded: at least 1 above, and after.
-	if err != nil || !state.Consistent || state.Used < after+1 || state.Used > int64(len(got))+1-before || state.Rate != ample {
+	if err != nil || !state.Consistent || state.Used < after+1 || state.Used > int64(len(got))+1-before ||
+		state.Rate != ample {
 		t.Errorf("%+v, %v; %d were granted since", state, err, after)
 	}
 	row{
@@ -139,8 +141,9 @@ func TestRestartEmptyWithoutRate(t *testing.T) {
 	row{
 		section: gone, fault: "killed and restarted empty, no `WithRate`",
 		sees:   "`ErrNotInitialized`; a waiting caller gets this error at its next poll: after 1 s, or after up to 15 s in a long wait",
-		within: "after the restart, for all callers that had waited for 0.3 s, within", limit: time.Second + callTimeout + slack,
-		after: "no limiter, until a rate is set",
+		within: "after the restart, for all callers that had waited for 0.3 s, within",
+		limit:  time.Second + callTimeout + slack,
+		after:  "no limiter, until a rate is set",
 	}.proves(t, got.last().Sub(back))
 }
 
@@ -199,13 +202,17 @@ func TestRedisClientClosed(t *testing.T) {
 				t.Errorf("%s: %v, unknown: %v", test.what, c.err, c.Unknown)
 			}
 		}
-		if c := ask(1, func() (bool, error) { return test.limiter.TryAcquire(t.Context(), 1) }); !errors.Is(c.err, redis.ErrClosed) {
+		if c := ask(1, func() (bool, error) { return test.limiter.TryAcquire(t.Context(), 1) }); !errors.Is(
+			c.err,
+			redis.ErrClosed,
+		) {
 			t.Errorf("%s, afterwards: %v", test.what, c.err)
 		}
 	}
 	row{
 		section: own, fault: "the redis client is closed while callers wait",
-		sees: "all waiting callers get `redis.ErrClosed`", within: "after the close within", limit: time.Second, after: "unchanged",
+		sees: "all waiting callers get `redis.ErrClosed`", within: "after the close within", limit: time.Second,
+		after: "unchanged",
 	}.proves(t, worst)
 }
 
@@ -241,7 +248,9 @@ func TestLoading(t *testing.T) {
 			return ask(1, func() (bool, error) { return limiter.TryAcquire(t.Context(), 1) })
 		})
 	})
-	eventually(t, "the server has loaded its data", func() bool { return admin.Get(t.Context(), "filler").Err() == redis.Nil })
+	eventually(
+		t, "the server has loaded its data", func() bool { return admin.Get(t.Context(), "filler").Err() == redis.Nil },
+	)
 	loaded := time.Now()
 	recovered := firstGrant(t, limiter, loaded)
 	close(done)
@@ -268,7 +277,8 @@ func TestLoading(t *testing.T) {
 	balanced(t, 7+1, got, limiter)
 	row{
 		section: refuses, fault: "`LOADING`: restarted, and reads its data from disk",
-		sees: "the error `LOADING`, unless the data is loaded before the call's time is over", within: "back once it is loaded within",
-		limit: callTimeout + slack, after: "as it was saved; later changes are lost",
+		sees:   "the error `LOADING`, unless the data is loaded before the call's time is over",
+		within: "back once it is loaded within",
+		limit:  callTimeout + slack, after: "as it was saved; later changes are lost",
 	}.proves(t, recovered)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// scripts_test.go flushes the server's scripts, again and again, while pipelines of many limiters are in flight: so
-// some commands of a pipeline are executed, and others are not.
+// scripts_test.go flushes the server's scripts, again and again, while pipelines of many limiters
+// are in flight: so some commands of a pipeline are executed, and others are not.
 
 func TestScriptsFlushedUnderLoad(t *testing.T) {
 	const (
@@ -84,7 +84,8 @@ func TestScriptsFlushedUnderLoad(t *testing.T) {
 		}
 	}
 	row{
-		section: lost, fault: "`SCRIPT FLUSH`, again and again, while pipelines of many limiters are under way", sees: "nothing",
+		section: lost, fault: "`SCRIPT FLUSH`, again and again, while pipelines of many limiters are under way",
+		sees:   "nothing",
 		within: "99 of 100 calls within", limit: callTimeout + slack, after: "exact",
 	}.proves(t, got.percentile(99))
 }

@@ -37,7 +37,8 @@ func TestLatency(t *testing.T) {
 	release := p.delay(replies, latency, jitter)
 	defer release()
 	rdb := server.Client(func(o *redis.Options) { o.Addr = p.proxy.Listen; o.ReadTimeout = time.Minute })
-	// Calls that took a second would be late by default, and a busy machine adds to what the way takes.
+	// Calls that took a second would be late by default, and a busy machine adds to what the way
+	// takes.
 	limiter := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(20*time.Second)).RateLimiter("far")
 	if _, err := limiter.TryAcquire(t.Context(), 1); err != nil { // the first connection takes a few round trips
 		t.Fatal(err)
@@ -65,8 +66,8 @@ func TestLatency(t *testing.T) {
 	}.proves(t, got.percentile(50))
 }
 
-// TestHungServer: a server that hangs blocks no caller beyond its own deadline, and limiters work again without manual
-// repair when it continues.
+// TestHungServer: a server that hangs blocks no caller beyond its own deadline, and limiters work
+// again without manual repair when it continues.
 func TestHungServer(t *testing.T) { inRounds(t, hangServer) }
 
 func hangServer(t *testing.T, r *round) {
@@ -143,8 +144,8 @@ func hangServer(t *testing.T, r *round) {
 	eventually(t, "all goroutines are gone", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
 }
 
-// balanced fails the test unless each granted permit is recorded, and at most those of calls with ErrOutcomeUnknown,
-// and beside further permits, in addition.
+// balanced fails the test unless each granted permit is recorded, and at most those of calls with
+// ErrOutcomeUnknown, and beside further permits, in addition.
 func balanced(t *testing.T, beside int64, got calls, limiters ...*rratelimiter.Limiter) {
 	t.Helper()
 	given, doubtful := beside+got.where(isGranted).where(answered).permits(), got.where(isUnknown).permits()
@@ -178,11 +179,13 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// clockStep calls two clients in turn, one of which has a wrong clock for a while, and counts their grants.
+// clockStep calls two clients in turn, one of which has a wrong clock for a while, and counts their
+// grants.
 //
-// The bounds meanwhile: the client that is ahead, of the two, is granted no more than the rate in any interval by its
-// own clock, since no other client frees its permits. And between two calls of that one both together are granted no
-// more than the rate. So only the other one can be granted more: the rate with each call of the one ahead.
+// The bounds meanwhile: the client that is ahead, of the two, is granted no more than the rate in
+// any interval by its own clock, since no other client frees its permits. And between two calls of
+// that one both together are granted no more than the rate. So only the other one can be granted
+// more: the rate with each call of the one ahead.
 func clockStep(t *testing.T, step time.Duration) {
 	const asks = 600
 	rate := rratelimiter.Rate{Permits: 20, Interval: time.Second}
@@ -194,8 +197,8 @@ func clockStep(t *testing.T, step time.Duration) {
 	other := rratelimiter.NewClient(server.Client(), rratelimiter.WithClock(func() time.Time { return at.Add(wrong) })).
 		RateLimiter("clock", rratelimiter.WithRate(rate))
 	random := rand.New(rand.NewPCG(7, uint64(step)))
-	// take lets both call in random order for a while, and returns the grants of each, and the most that both got
-	// between two calls of the one that is ahead.
+	// take lets both call in random order for a while, and returns the grants of each, and the most
+	// that both got between two calls of the one that is ahead.
 	take := func() (byRight, byOther []window.Grant, most int64) {
 		var since int64
 		for range asks {
@@ -239,8 +242,10 @@ func clockStep(t *testing.T, step time.Duration) {
 	if step < 0 {
 		ahead, behind = behind, ahead
 	}
-	t.Logf("while one clock is wrong by %v: in a window %d for the one ahead, %d for the one behind, %d for both, of %d; %d between two calls of the one ahead",
-		step, ahead, behind, largest(byRight, byOther), rate.Permits, between)
+	t.Logf(
+		"while one clock is wrong by %v: in a window %d for the one ahead, %d for the one behind, %d for both, of %d; %d between two calls of the one ahead",
+		step, ahead, behind, largest(byRight, byOther), rate.Permits, between,
+	)
 	if ahead > rate.Permits {
 		t.Errorf("the one ahead was granted %d in a window", ahead)
 	}
@@ -307,12 +312,18 @@ func TestServerTime(t *testing.T) {
 	if most > rate.Permits || got.where(isGranted).permits() < 2*rate.Permits {
 		t.Errorf("%d permits granted, %d in a window, of %d", got.where(isGranted).permits(), most, rate.Permits)
 	}
-	dated := clients[0].Client().RateLimiter("dated", rratelimiter.WithRate(rratelimiter.PerHour(1)), rratelimiter.WithServerTime())
+	dated := clients[0].Client().
+		RateLimiter("dated", rratelimiter.WithRate(rratelimiter.PerHour(1)), rratelimiter.WithServerTime())
 	ok, err := dated.TryAcquire(t.Context(), 1)
 	state, stateErr := dated.State(t.Context())
 	if !ok || err != nil || stateErr != nil || time.Until(state.Newest).Abs() > time.Minute {
 		t.Errorf("%v, %v, %+v, %v", ok, err, state, stateErr)
 	}
-	row{section: own, fault: "clocks are wrong by an hour, `WithServerTime`", sees: "nothing", after: "exact, by the server's clock"}.
+	row{
+		section: own,
+		fault:   "clocks are wrong by an hour, `WithServerTime`",
+		sees:    "nothing",
+		after:   "exact, by the server's clock",
+	}.
 		proves(t, 0)
 }

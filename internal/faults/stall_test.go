@@ -34,7 +34,8 @@ func TestStalledConnection(t *testing.T) {
 	}.proves(t, w.took)
 }
 
-// stallConnection returns how long 99 of 100 calls took that did not stall, and the machine's own lateness.
+// stallConnection returns how long 99 of 100 calls took that did not stall, and the machine's own
+// lateness.
 func stallConnection(t *testing.T, r *round, limiters int, held string) (took, late time.Duration) {
 	const (
 		every = time.Millisecond        // a call
@@ -44,7 +45,8 @@ func stallConnection(t *testing.T, r *round, limiters int, held string) (took, l
 	p := newProxy(t, server.Addr)
 	client := rratelimiter.NewClient(server.Client(func(o *redis.Options) {
 		o.Dialer = p.dialOnce()
-		o.PoolFIFO = true           // so that each connection has its turn, however many a busy machine has opened
+		// so that each connection has its turn, however many a busy machine has opened
+		o.PoolFIFO = true
 		o.ReadTimeout = time.Minute // the redis client does not give up the connection during the stall
 	}))
 	hot := make([]*rratelimiter.Limiter, limiters)
@@ -72,8 +74,8 @@ func stallConnection(t *testing.T, r *round, limiters int, held string) (took, l
 	stuck, others := during.where(failed), during.where(answered)
 	t.Logf("before: p99 %v of %d calls; while it stalls: p99 %v of all %d calls, %v of all but the %d stuck ones",
 		before.percentile(99), len(before), during.percentile(99), len(during), others.percentile(99), len(stuck))
-	// Callers are stuck that call together with, or before, the one call that stalls: on a quiet machine a few, or none if a goroutine
-	// made that call itself.
+	// Callers are stuck that call together with, or before, the one call that stalls: on a quiet
+	// machine a few, or none if a goroutine made that call itself.
 	if most := max(len(during)/100, 4*int(before.percentile(99)/every)); len(stuck) > most {
 		t.Errorf("%d calls stuck, more than %d", len(stuck), most)
 	}

@@ -12,9 +12,10 @@ import (
 	"time"
 )
 
-// table_test.go writes docs/faults.md: each fault is a row, which its test makes. With -update the rows of the tests
-// that run are written; else a test fails if its row differs from the page. Measurements are rounded up to a few
-// classes or to the limit, and are not compared, since they differ from run to run.
+// table_test.go writes docs/faults.md: each fault is a row, which its test makes. With -update the
+// rows of the tests that run are written; else a test fails if its row differs from the page.
+// Measurements are rounded up to a few classes or to the limit, and are not compared, since they
+// differ from run to run.
 
 var update = flag.Bool("update", false, "write docs/faults.md")
 
@@ -43,7 +44,8 @@ type row struct {
 	after   string        // the limiter's state, once the fault is over
 }
 
-// A lateness is the machine's own lateness at the same time, measured with goroutines that only sleep.
+// A lateness is the machine's own lateness at the same time, measured with goroutines that only
+// sleep.
 type lateness struct{ measured time.Duration }
 
 // machine is the factor of the machine's own lateness that is added to a limit.
@@ -140,8 +142,8 @@ const (
 	end   = "<!-- end of rows -->\n"
 )
 
-// writePage writes the rows of the tests that ran, and removes rows without a test if all tests ran. Without -update it
-// only checks whether there are such rows.
+// writePage writes the rows of the tests that ran, and removes rows without a test if all tests
+// ran. Without -update it only checks whether there are such rows.
 func writePage() error {
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -157,7 +159,8 @@ func writePage() error {
 		if name, ok := strings.CutPrefix(line, "### "); ok {
 			section = strings.TrimSpace(name)
 		}
-		if columns := columnsOf(line); len(columns) != 5 || columns[0] == "fault" || columns[0] == "---" || proved(columns[0]) {
+		if columns := columnsOf(line); len(columns) != 5 || columns[0] == "fault" || columns[0] == "---" ||
+			proved(columns[0]) {
 			continue
 		} else if !runsAll() {
 			written.rows[section] = append(written.rows[section], line)

@@ -19,8 +19,8 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// worker_test.go is for tests with several processes: each runs this test binary, executes an order and prints its
-// calls, one line of JSON each.
+// worker_test.go is for tests with several processes: each runs this test binary, executes an order
+// and prints its calls, one line of JSON each.
 
 // workerEnv holds the order of a worker; a test binary that finds it set is one.
 const workerEnv = "RRATELIMITER_FAULTS_WORKER"
@@ -87,8 +87,8 @@ func worker(words string) error {
 	return out.Flush()
 }
 
-// runWorkers starts processes, lets them work at the same time once all are ready, and returns the calls of each and
-// the start time of their work.
+// runWorkers starts processes, lets them work at the same time once all are ready, and returns the
+// calls of each and the start time of their work.
 func runWorkers(t *testing.T, orders ...order) (got []calls, start time.Time) {
 	t.Helper()
 	got = make([]calls, len(orders))
@@ -116,7 +116,8 @@ func runWorkers(t *testing.T, orders ...order) (got []calls, start time.Time) {
 	return got, start
 }
 
-// runWorker runs one process. It calls ready when the process is ready or has failed, and starts the work after start.
+// runWorker runs one process. It calls ready when the process is ready or has failed, and starts
+// the work after start.
 func runWorker(ctx context.Context, o order, ready func(), start <-chan time.Time) (got calls, err error) {
 	defer ready()
 	words, err := json.Marshal(o)
@@ -157,8 +158,8 @@ func runWorker(ctx context.Context, o order, ready func(), start <-chan time.Tim
 	return got, nil
 }
 
-// crowd is a worker whose goroutines use every method, for 1 to 10 permits, with contexts and timeouts that end at
-// random.
+// crowd is a worker whose goroutines use every method, for 1 to 10 permits, with contexts and
+// timeouts that end at random.
 func crowd(ctx context.Context, l *rratelimiter.Limiter, o order) calls {
 	logs := make([]calls, o.Goroutines)
 	var wg sync.WaitGroup
@@ -199,7 +200,8 @@ func anyWay(ctx context.Context, l *rratelimiter.Limiter, n int64, longest time.
 		result, err := l.Allow(ctx, n)
 		return result.Allowed, err
 	case 4:
-		ctx, cancel := context.WithTimeout(ctx, rand.N(10*time.Millisecond)) // mostly ends while the call is in flight
+		// mostly ends while the call is in flight
+		ctx, cancel := context.WithTimeout(ctx, rand.N(10*time.Millisecond))
 		defer cancel()
 		return l.TryAcquire(ctx, n)
 	default:
@@ -210,8 +212,9 @@ func anyWay(ctx context.Context, l *rratelimiter.Limiter, n int64, longest time.
 // big is the number of permits that the one caller of a stream requests.
 const big = 50
 
-// stream is a worker in which one caller acquires many permits, again and again, and all others one at a time. It
-// returns the calls of the one. Its last call continues until it is served, so that starvation shows.
+// stream is a worker in which one caller acquires many permits, again and again, and all others one
+// at a time. It returns the calls of the one. Its last call continues until it is served, so that
+// starvation shows.
 func stream(ctx context.Context, l *rratelimiter.Limiter, o order) (got calls) {
 	var wg sync.WaitGroup
 	for range o.Goroutines {

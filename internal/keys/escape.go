@@ -13,8 +13,9 @@ const (
 	kept        = 64  // bytes kept of a longer text
 )
 
-// Escape makes a text safe as a part of a name, and bounds its length. The result has no colon (separates parts), no
-// equals sign (ends labels), no brace (chooses the cluster slot), and no character that is not printable ASCII.
+// Escape makes a text safe as a part of a name, and bounds its length. The result has no colon
+// (separates parts), no equals sign (ends labels), no brace (chooses the cluster slot), and no
+// character that is not printable ASCII.
 func Escape(text string) string {
 	if len(text) > LongestText {
 		sum := sha256.Sum256([]byte(text))

@@ -1,5 +1,5 @@
-// Package keys has Redisson's names of a limiter's keys, the cluster slots of keys, and how names are made of texts that clients
-// choose. It does not depend on what the keys hold.
+// Package keys has Redisson's names of a limiter's keys, the cluster slots of keys, and how names
+// are made of texts that clients choose. It does not depend on what the keys hold.
 package keys
 
 import (
@@ -17,8 +17,9 @@ const (
 	Count
 )
 
-// Names returns the keys of the limiter with a mapped name, for the client with an id. As in Redisson, a name that
-// contains "{" is not put into braces again, even if its keys are then in different slots.
+// Names returns the keys of the limiter with a mapped name, for the client with an id. As in
+// Redisson, a name that contains "{" is not put into braces again, even if its keys are then in
+// different slots.
 func Names(name, clientID string) [Count]string {
 	value, permits := suffixed(name, "value"), suffixed(name, "permits")
 	return [Count]string{name, value, suffixed(value, clientID), permits, suffixed(permits, clientID)}
@@ -31,12 +32,14 @@ func suffixed(name, suffix string) string {
 	return "{" + name + "}:" + suffix
 }
 
-// MaxBytes is the largest total length of a limiter's keys, in bytes: half of what Redis buffers from a client
-// before it closes the connection (client-query-buffer-limit, 1 GB), because renaming sends the keys of two limiters.
-// Redisson's calls send the same keys, so its names are bounded in the same way.
+// MaxBytes is the largest total length of a limiter's keys, in bytes: half of what Redis buffers
+// from a client before it closes the connection (client-query-buffer-limit, 1 GB), because renaming
+// sends the keys of two limiters. Redisson's calls send the same keys, so its names are bounded in
+// the same way.
 const MaxBytes = 512 << 20
 
-// CheckLength returns an error if a mapped name and a client id of these lengths (bytes) are too long.
+// CheckLength returns an error if a mapped name and a client id of these lengths (bytes) are too
+// long.
 func CheckLength(name, clientID int) error {
 	const parts = len("{}:permits:")
 	if Count*(name+parts)+2*clientID > MaxBytes {
@@ -71,7 +74,8 @@ func SameSlot(keys []string) bool {
 	return true
 }
 
-// SameTag returns whether all keys have the same hash tag, and so are on one server however keys are distributed.
+// SameTag returns whether all keys have the same hash tag, and so are on one server however keys
+// are distributed.
 func SameTag(keys []string) bool {
 	for _, key := range keys[1:] {
 		if Tag(key) != Tag(keys[0]) {
@@ -81,8 +85,8 @@ func SameTag(keys []string) bool {
 	return true
 }
 
-// Tagged returns a name that has a hash tag, or else the name in braces, which has one unless the name begins with "}" or
-// is empty.
+// Tagged returns a name that has a hash tag, or else the name in braces, which has one unless the
+// name begins with "}" or is empty.
 func Tagged(name string) string {
 	if Tag(name) != name {
 		return name
@@ -90,8 +94,8 @@ func Tagged(name string) string {
 	return "{" + name + "}"
 }
 
-// Tag is the part of a key that decides its slot: what the first pair of braces holds, if that is anything, else the whole
-// key.
+// Tag is the part of a key that decides its slot: what the first pair of braces holds, if that is
+// anything, else the whole key.
 func Tag(key string) string {
 	if _, rest, found := strings.Cut(key, "{"); found {
 		if tag, _, found := strings.Cut(rest, "}"); found && tag != "" {

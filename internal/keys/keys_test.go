@@ -8,8 +8,8 @@ import (
 // oddNames are names whose Redisson keys are in different slots, except by chance.
 var oddNames = []string{"a{b", "a{}b", "a}b", "", "{", "}", "{}", "{}x", "x{"}
 
-// TestKeyNamesAreRedissons lists names as Redisson builds them: its suffixName wraps a name without a brace, and adds to
-// one with a brace.
+// TestKeyNamesAreRedissons lists names as Redisson builds them: its suffixName wraps a name without
+// a brace, and adds to one with a brace.
 func TestKeyNamesAreRedissons(t *testing.T) {
 	tests := []struct {
 		name string
@@ -24,7 +24,8 @@ func TestKeyNamesAreRedissons(t *testing.T) {
 		{"", [Count]string{"", "{}:value", "{}:value:ID", "{}:permits", "{}:permits:ID"}},
 		{" ", [Count]string{" ", "{ }:value", "{ }:value:ID", "{ }:permits", "{ }:permits:ID"}},
 		{"\x00\xff\r\n", [Count]string{
-			"\x00\xff\r\n", "{\x00\xff\r\n}:value", "{\x00\xff\r\n}:value:ID", "{\x00\xff\r\n}:permits", "{\x00\xff\r\n}:permits:ID",
+			"\x00\xff\r\n", "{\x00\xff\r\n}:value", "{\x00\xff\r\n}:value:ID", "{\x00\xff\r\n}:permits",
+			"{\x00\xff\r\n}:permits:ID",
 		}},
 		{"заказы", [Count]string{"заказы", "{заказы}:value", "{заказы}:value:ID", "{заказы}:permits", "{заказы}:permits:ID"}},
 	}

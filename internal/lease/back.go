@@ -42,8 +42,8 @@ func (l *Ledger) back(n, at int64) {
 	}
 }
 
-// Start reports whether permits are to be given back now; Done must be called afterwards. They are not if the limiter was
-// changed since: their record is gone, or counts until it expires.
+// Start reports whether permits are to be given back now; Done must be called afterwards. They are
+// not if the limiter was changed since: their record is gone, or counts until it expires.
 func (l *Ledger) Start(b Back) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,7 +56,8 @@ func (l *Ledger) Start(b Back) bool {
 	return true
 }
 
-// Done notes how many permits of b were given back. The others count until an interval after the end of their lease.
+// Done notes how many permits of b were given back. The others count until an interval after the
+// end of their lease.
 func (l *Ledger) Done(b Back, returned int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,7 +66,8 @@ func (l *Ledger) Done(b Back, returned int64) {
 	l.backs.end()
 }
 
-// Tell returns how many permits were given back, and how many were neither granted nor given back, since it was last called.
+// Tell returns how many permits were given back, and how many were neither granted nor given back,
+// since it was last called.
 func (l *Ledger) Tell() (returned, void int64) {
 	if l == nil {
 		return 0, 0

@@ -1,6 +1,7 @@
-// Package lease holds permits that were taken ahead of demand, and decides how many to take. Leases keep the limit
-// exact. The record of a lease has the time at which the lease ends, and all its permits are granted before that time.
-// So each permit counts for at least one interval after it was granted. Live records never hold more than the rate.
+// Package lease holds permits that were taken ahead of demand, and decides how many to take. Leases
+// keep the limit exact. The record of a lease has the time at which the lease ends, and all its
+// permits are granted before that time. So each permit counts for at least one interval after it
+// was granted. Live records never hold more than the rate.
 package lease
 
 import (
@@ -9,8 +10,8 @@ import (
 	"time"
 )
 
-// A Lease is permits that this process may grant, without asking Redis, until it ends. Its methods may be called at the
-// same time.
+// A Lease is permits that this process may grant, without asking Redis, until it ends. Its methods
+// may be called at the same time.
 type Lease struct {
 	Rate     int64         // of the limiter
 	Interval time.Duration // the same
@@ -33,8 +34,8 @@ const over = math.MinInt64 / 2
 // Begin makes the permits available.
 func (l *Lease) Begin() { l.left.Store(l.Permits) }
 
-// Take takes n permits, if the lease has them and has not ended. It returns how many are left. now is the time by the clock
-// that dates grants, and mono a time with a monotonic reading.
+// Take takes n permits, if the lease has them and has not ended. It returns how many are left. now
+// is the time by the clock that dates grants, and mono a time with a monotonic reading.
 func (l *Lease) Take(n int64, now, mono time.Time) (left int64, ok bool) {
 	if !l.Valid(now, mono) {
 		return 0, false
@@ -50,7 +51,8 @@ func (l *Lease) Take(n int64, now, mono time.Time) (left int64, ok bool) {
 	}
 }
 
-// Untake gives back n permits that were just taken, and reports whether the lease can grant them again.
+// Untake gives back n permits that were just taken, and reports whether the lease can grant them
+// again.
 func (l *Lease) Untake(n int64) bool {
 	for {
 		left := l.left.Load()
@@ -63,9 +65,9 @@ func (l *Lease) Untake(n int64) bool {
 	}
 }
 
-// Valid reports whether the lease has not ended: neither by the clock that dated it nor by the time since it was asked for,
-// whichever says so first. A clock that steps back does not prolong it, and neither does a suspension of the host,
-// during which its monotonic clock may stand still.
+// Valid reports whether the lease has not ended: neither by the clock that dated it nor by the time
+// since it was asked for, whichever says so first. A clock that steps back does not prolong it, and
+// neither does a suspension of the host, during which its monotonic clock may stand still.
 func (l *Lease) Valid(now, mono time.Time) bool {
 	if !l.Server && now.UnixMicro() >= l.At || l.Server && mono.Round(0).Sub(l.Began.Round(0)) >= l.Lasts {
 		return false
@@ -82,7 +84,8 @@ func (l *Lease) Ends(now, mono time.Time) time.Duration {
 	return max(left, 0)
 }
 
-// End ends the lease, and returns the permits that were not granted. Only the first call returns any.
+// End ends the lease, and returns the permits that were not granted. Only the first call returns
+// any.
 func (l *Lease) End() (unused int64) {
 	if left := l.left.Swap(over); left > 0 {
 		return left
@@ -104,8 +107,8 @@ func (l *Lease) Ended() bool { return l.left.Load() < 0 }
 // Left returns the permits that are left.
 func (l *Lease) Left() int64 { return max(l.left.Load(), 0) }
 
-// Refill reports whether it is time to ask for more: an eighth of the permits is left, or it is time for the next lease. It
-// returns true once.
+// Refill reports whether it is time to ask for more: an eighth of the permits is left, or it is
+// time for the next lease. It returns true once.
 func (l *Lease) Refill(left int64, mono time.Time) bool {
 	due := left <= l.Permits/8 || mono.Sub(l.Began) >= l.Renews
 	return due && !l.refill.Load() && l.refill.CompareAndSwap(false, true)

@@ -41,7 +41,8 @@ func TestALeaseHasSoManyPermits(t *testing.T) {
 	}
 }
 
-// A lease ends by the clock that dated it, or by the time since it was asked for, whichever is first.
+// A lease ends by the clock that dated it, or by the time since it was asked for, whichever is
+// first.
 func TestALeaseEndsByBothClocks(t *testing.T) {
 	now := time.Now()
 	for _, test := range []struct {
@@ -65,7 +66,8 @@ func TestALeaseEndsByBothClocks(t *testing.T) {
 	}
 }
 
-// More is asked for once: when an eighth of the permits is left, or when it is time for the next lease.
+// More is asked for once: when an eighth of the permits is left, or when it is time for the next
+// lease.
 func TestALeaseIsRefilledOnce(t *testing.T) {
 	now := time.Now()
 	for _, test := range []struct {
@@ -90,7 +92,8 @@ func TestALeaseIsRefilledOnce(t *testing.T) {
 	}
 }
 
-// A lease ends with a bucket, and lasts for a quarter of one or longer; the next one is asked for in the last quarter.
+// A lease ends with a bucket, and lasts for a quarter of one or longer; the next one is asked for
+// in the last quarter.
 func TestRest(t *testing.T) {
 	const bucket = time.Second
 	for after, rest := range map[time.Duration]time.Duration{
@@ -108,7 +111,8 @@ func TestRest(t *testing.T) {
 	}
 }
 
-// However many callers take and give back, no permit is granted twice, and what ends is what was not granted.
+// However many callers take and give back, no permit is granted twice, and what ends is what was
+// not granted.
 func TestALeaseIsTakenByMany(t *testing.T) {
 	const permits, callers = 10_000, 8
 	now := time.Now()

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// ledger.go has the leases of one limiter: which one requests are granted from, when the next one is asked for, and what is
-// given back. It makes no calls to Redis.
+// ledger.go has the leases of one limiter: which one requests are granted from, when the next one
+// is asked for, and what is given back. It makes no calls to Redis.
 
 // A Moment is a time by two clocks: the one that dates grants, and one with a monotonic reading.
 type Moment struct{ Clock, Mono time.Time }
@@ -18,11 +18,13 @@ func (m Moment) add(d time.Duration) Moment { return Moment{m.Clock.Add(d), m.Mo
 // MaxLeases is for how many limiters a client holds leases at a time.
 const MaxLeases = 1 << 16
 
-// A Ledger holds the permits that this process has taken ahead for one limiter. Requests are granted from one lease at a time.
-// The ledger may already hold the lease that follows. It holds no lease while a caller waits (Bar).
+// A Ledger holds the permits that this process has taken ahead for one limiter. Requests are
+// granted from one lease at a time. The ledger may already hold the lease that follows. It holds no
+// lease while a caller waits (Bar).
 //
-// A nil Ledger is that of a limiter without leases. Take, Untake, MustRefill, Brought, Start, Done, Change and Sweep panic on it.
-// The other methods of this file report that there is no lease, and have no other effect. The methods may be called at the same time.
+// A nil Ledger is that of a limiter without leases. Take, Untake, MustRefill, Brought, Start, Done,
+// Change and Sweep panic on it. The other methods of this file report that there is no lease, and
+// have no other effect. The methods may be called at the same time.
 type Ledger struct {
 	lasts    time.Duration // of a lease, by the options
 	server   bool          // the server's clock dates leases
@@ -32,24 +34,27 @@ type Ledger struct {
 	current   atomic.Pointer[Lease] // nil: none; changed with mu held
 	refilling atomic.Bool           // the next batch asks for more permits than those of the lease
 
-	mu       sync.Mutex // guards the fields below; methods with a lower-case name are called with it locked
-	next     *Lease     // follows current; nil: none
+	// guards the fields below; methods with a lower-case name are called with it locked
+	mu       sync.Mutex
+	next     *Lease // follows current; nil: none
 	interval time.Duration
 	demand   Demand
-	joint    int64     // permits that one call of AllowAll was granted; the next lease adds as many to its request
-	jointAt  time.Time // when AllowAll last made a call for the limiter
-	barred   int       // callers that wait
-	changes  Ticket    // changes of the limiter by this client that have begun
-	backs    backs
+	// permits that one call of AllowAll was granted; the next lease adds as many to its request
+	joint   int64
+	jointAt time.Time // when AllowAll last made a call for the limiter
+	barred  int       // callers that wait
+	changes Ticket    // changes of the limiter by this client that have begun
+	backs   backs
 }
 
-// A Ticket tells which changes of the limiter had begun when a batch was sent. A lease that the batch brings after a later change
-// is not used: its record is gone, or counts until it expires.
+// A Ticket tells which changes of the limiter had begun when a batch was sent. A lease that the
+// batch brings after a later change is not used: its record is gone, or counts until it expires.
 type Ticket int64
 
-// NewLedger returns an empty Ledger. A lease lasts for the time lasts. holding counts the ledgers of a client that have a
-// lease. The Ledger calls giveBack with permits that are to be given back. It holds its lock then, so giveBack must not call
-// the Ledger. If giveBack returns true, Start must be called with these permits later.
+// NewLedger returns an empty Ledger. A lease lasts for the time lasts. holding counts the ledgers
+// of a client that have a lease. The Ledger calls giveBack with permits that are to be given back.
+// It holds its lock then, so giveBack must not call the Ledger. If giveBack returns true, Start
+// must be called with these permits later.
 func NewLedger(lasts time.Duration, server bool, holding *atomic.Int64, giveBack func(Back) bool) *Ledger {
 	return &Ledger{lasts: lasts, server: server, holding: holding, giveBack: giveBack}
 }
@@ -83,8 +88,8 @@ func (l *Ledger) Held(m Moment) (n int64) {
 	return n
 }
 
-// Take takes n permits. It returns the lease that had them and what is left in that, or nil. refill tells the caller, once, to
-// send a batch that brings more.
+// Take takes n permits. It returns the lease that had them and what is left in that, or nil. refill
+// tells the caller, once, to send a batch that brings more.
 func (l *Ledger) Take(n int64, m Moment) (from *Lease, left int64, refill bool) {
 	for held := l.current.Load(); held != nil; {
 		left, ok := held.Take(n, m.Clock, m.Mono)
@@ -106,7 +111,8 @@ func (l *Ledger) Take(n int64, m Moment) (from *Lease, left int64, refill bool) 
 	return nil, 0, false
 }
 
-// Offers returns the lease from which Take would take n permits, and what would be left in that; nil if there is none.
+// Offers returns the lease from which Take would take n permits, and what would be left in that;
+// nil if there is none.
 func (l *Ledger) Offers(n int64, m Moment) (from *Lease, left int64) {
 	if l == nil {
 		return nil, 0
@@ -122,8 +128,8 @@ func (l *Ledger) Offers(n int64, m Moment) (from *Lease, left int64) {
 	return nil, 0
 }
 
-// Untake gives back n permits that were just taken from a lease. If the lease has ended meanwhile, the permits stay counted,
-// because its record may have been replaced by another one.
+// Untake gives back n permits that were just taken from a lease. If the lease has ended meanwhile,
+// the permits stay counted, because its record may have been replaced by another one.
 func (l *Ledger) Untake(held *Lease, n int64) {
 	if !held.Untake(n) {
 		l.mu.Lock()
@@ -132,8 +138,8 @@ func (l *Ledger) Untake(held *Lease, n int64) {
 	}
 }
 
-// follow returns the lease that follows held, or has followed it; nil if there is none with n permits. held ends if it is
-// over.
+// follow returns the lease that follows held, or has followed it; nil if there is none with n
+// permits. held ends if it is over.
 func (l *Ledger) follow(held *Lease, n int64, over bool, m Moment) *Lease {
 	switch {
 	case l.current.Load() != held:
@@ -180,8 +186,9 @@ func (l *Ledger) Refused(mono time.Time) {
 	l.demand.Refused(mono)
 }
 
-// Together notes that a call of AllowAll, which takes no lease, granted n permits of the limiter, or refused some. It reports
-// whether a batch is to bring a lease, since another such call was made shortly before.
+// Together notes that a call of AllowAll, which takes no lease, granted n permits of the limiter,
+// or refused some. It reports whether a batch is to bring a lease, since another such call was made
+// shortly before.
 func (l *Ledger) Together(n int64, refused bool, mono time.Time) bool {
 	if l == nil {
 		return false
@@ -203,8 +210,8 @@ func (l *Ledger) Together(n int64, refused bool, mono time.Time) bool {
 	return true
 }
 
-// Bar ends the leases because a caller waits: their permits come back, for this caller first. The Ledger holds no lease until
-// Unbar was called as often as Bar.
+// Bar ends the leases because a caller waits: their permits come back, for this caller first. The
+// Ledger holds no lease until Unbar was called as often as Bar.
 func (l *Ledger) Bar() {
 	if l == nil {
 		return
@@ -225,7 +232,8 @@ func (l *Ledger) Unbar() {
 	l.barred--
 }
 
-// Ticket returns the ticket of a batch. It must be called before the caller checks whether a change is under way.
+// Ticket returns the ticket of a batch. It must be called before the caller checks whether a change
+// is under way.
 func (l *Ledger) Ticket() Ticket {
 	if l == nil {
 		return 0
@@ -266,8 +274,8 @@ func (l *Ledger) Wish(d Draft, m Moment) int64 {
 	return l.demand.Want(m.Mono, bucket, Rest(m.Clock, bucket), asked, left, ends)
 }
 
-// refuses reports whether a batch must not take permits ahead, whatever the demand. A lease that is used up gets more even if no
-// refill was asked for: a call that should bring one may have stalled.
+// refuses reports whether a batch must not take permits ahead, whatever the demand. A lease that is
+// used up gets more even if no refill was asked for: a call that should bring one may have stalled.
 func (l *Ledger) refuses(d Draft) bool {
 	refills, held := l.refilling.Swap(false), l.current.Load()
 	return !d.May || l.barred > 0 || (held != nil && held.Left() > 0 || d.Callers == 0) && !refills ||
@@ -292,7 +300,8 @@ func (l *Ledger) bucket() time.Duration {
 	return min(l.lasts, max(l.interval/10, time.Millisecond).Truncate(time.Millisecond))
 }
 
-// Brought stores the lease that a batch with a Ticket has brought. late: the queue did not wait for the batch.
+// Brought stores the lease that a batch with a Ticket has brought. late: the queue did not wait for
+// the batch.
 func (l *Ledger) Brought(t Ticket, held *Lease, late bool, m Moment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -343,7 +352,8 @@ func (l *Ledger) end() {
 	}
 }
 
-// expire gives back what is unused of a lease that is over. The lease stays, and with it what is known of the demand.
+// expire gives back what is unused of a lease that is over. The lease stays, and with it what is
+// known of the demand.
 func (l *Ledger) expire(held *Lease) {
 	if unused := l.unused(held); WorthACall(unused, held.Rate, held.Interval, l.bucket()) {
 		l.back(unused, held.At)
@@ -375,8 +385,9 @@ func (l *Ledger) detach() (unused [2]Back) {
 	return unused
 }
 
-// Change begins a change of the limiter by this client. The leases end. The caller gives back what is unused of them, without
-// Start but with Done. The change must wait until givenBack, if it is not nil, is closed.
+// Change begins a change of the limiter by this client. The leases end. The caller gives back what
+// is unused of them, without Start but with Done. The change must wait until givenBack, if it is
+// not nil, is closed.
 func (l *Ledger) Change() (unused []Back, givenBack <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -395,8 +406,9 @@ func (l *Ledger) Change() (unused []Back, givenBack <-chan struct{}) {
 	return unused, givenBack
 }
 
-// Sweep ends the leases that are over. It returns the time until it is to be called again; 0 if there is no lease. A lease that
-// is over is kept for as long as it lasted: if the limiter is used again, its next lease has the right size at once.
+// Sweep ends the leases that are over. It returns the time until it is to be called again; 0 if
+// there is no lease. A lease that is over is kept for as long as it lasted: if the limiter is used
+// again, its next lease has the right size at once.
 func (l *Ledger) Sweep(m Moment) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -29,12 +29,16 @@ func TestNilLedger(t *testing.T) {
 	}
 	forSearches := []string{"AppendState", "Clone", "GivenBack", "Unused"} // in state.go
 	panics = slices.DeleteFunc(panics, func(name string) bool { return slices.Contains(forSearches, name) })
-	if want := []string{"Brought", "Change", "Done", "MustRefill", "Start", "Sweep", "Take", "Untake"}; !slices.Equal(panics, want) {
+	if want := []string{"Brought", "Change", "Done", "MustRefill", "Start", "Sweep", "Take", "Untake"}; !slices.Equal(
+		panics,
+		want,
+	) {
 		t.Errorf("%v panic, expected %v", panics, want)
 	}
 }
 
-// A book is a Ledger with a clock that the test moves, for leases of a second of a limiter of 1,000 permits in 10 s.
+// A book is a Ledger with a clock that the test moves, for leases of a second of a limiter of 1,000
+// permits in 10 s.
 type book struct {
 	*Ledger
 	t       *testing.T
@@ -59,7 +63,8 @@ func (b *book) pass(d time.Duration) { b.now = b.now.add(d) }
 // brought stores a lease of n permits that ends after some time.
 func (b *book) brought(ticket Ticket, n int64, ends time.Duration) {
 	b.Brought(ticket, &Lease{
-		Rate: 1000, Interval: 10 * time.Second, At: b.now.Clock.Add(ends).UnixMicro(), Began: b.now.Mono, Lasts: ends, Permits: n,
+		Rate: 1000, Interval: 10 * time.Second, At: b.now.Clock.Add(ends).UnixMicro(), Began: b.now.Mono, Lasts: ends,
+		Permits: n,
 	}, false, b.now)
 }
 
@@ -109,7 +114,8 @@ func TestThereIsNoLeaseWhileACallerWaits(t *testing.T) {
 	b.held("a lease, once nobody waits", 100)
 }
 
-// The permits of a lease whose reply came after its end are given back at once, not when the next request finds it.
+// The permits of a lease whose reply came after its end are given back at once, not when the next
+// request finds it.
 func TestALeaseThatComesTooLateIsNotHeld(t *testing.T) {
 	b := newBook(t)
 	b.brought(b.Ticket(), 100, 0)
@@ -239,10 +245,12 @@ func TestALimiterWithoutLeases(t *testing.T) {
 	none.Granted(1)
 	none.Refused(time.Now())
 	none.Saw(time.Second)
-	if none.Holds() || none.Refilling() || none.Together(1, false, time.Now()) || none.Wish(Draft{Callers: 1, Asked: 1, May: true}, Moment{}) != 0 {
+	if none.Holds() || none.Refilling() || none.Together(1, false, time.Now()) ||
+		none.Wish(Draft{Callers: 1, Asked: 1, May: true}, Moment{}) != 0 {
 		t.Error("it has leases")
 	}
-	if returned, void := none.Tell(); !none.Idle() || none.Held(Moment{}) != 0 || none.Ticket() != 0 || returned+void != 0 {
+	if returned, void := none.Tell(); !none.Idle() || none.Held(Moment{}) != 0 || none.Ticket() != 0 ||
+		returned+void != 0 {
 		t.Error("it has leases")
 	}
 	none.Unbar()

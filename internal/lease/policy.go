@@ -6,17 +6,18 @@ import (
 	"time"
 )
 
-// policy.go decides how many permits to take ahead, and whether to give back what is left. package simulator measures
-// what that does to the callers.
+// policy.go decides how many permits to take ahead, and whether to give back what is left. package
+// simulator measures what that does to the callers.
 
 // most is how many permits a lease has at most.
 const most = 1 << 31
 
-// Surplus is the policy: how many permits a batch takes ahead of a demand of pace permits a second, for a lease that ends
-// after rest. It is the demand expected until then, less what the current lease will serve (left: its permits; ends: the
-// time until its end). While the pace is unknown (below 0) it is as many as are asked for at once. It is nothing if a caller
-// was refused less than a bucket ago. The script lowers it to a quarter of what is free, and to what leaves a tenth of the
-// rate free.
+// Surplus is the policy: how many permits a batch takes ahead of a demand of pace permits a second,
+// for a lease that ends after rest. It is the demand expected until then, less what the current
+// lease will serve (left: its permits; ends: the time until its end). While the pace is unknown
+// (below 0) it is as many as are asked for at once. It is nothing if a caller was refused less than
+// a bucket ago. The script lowers it to a quarter of what is free, and to what leaves a tenth of
+// the rate free.
 func Surplus(pace float64, bucket, rest, refused time.Duration, asked, left int64, ends time.Duration) int64 {
 	expected := pace*rest.Seconds() - min(float64(left), pace*ends.Seconds())
 	switch {
@@ -30,8 +31,8 @@ func Surplus(pace float64, bucket, rest, refused time.Duration, asked, left int6
 	return int64(min(expected, most))
 }
 
-// Bounds: a lease ends with a bucket of time, but lasts for at least a quarter of one. So the next lease can
-// be taken before the end of the last.
+// Bounds: a lease ends with a bucket of time, but lasts for at least a quarter of one. So the next
+// lease can be taken before the end of the last.
 
 // Rest returns how long a lease lasts that is taken at a time.
 func Rest(at time.Time, bucket time.Duration) time.Duration {
@@ -39,19 +40,20 @@ func Rest(at time.Time, bucket time.Duration) time.Duration {
 	return early + (bucket-(time.Duration(at.UnixNano())+early)%bucket)%bucket
 }
 
-// Renews returns the time from the request of a lease to that of the next one: in the last quarter of a bucket, not all at
-// the same time.
+// Renews returns the time from the request of a lease to that of the next one: in the last quarter
+// of a bucket, not all at the same time.
 func Renews(lasts, bucket time.Duration) time.Duration {
 	return lasts - bucket/8 - rand.N(bucket/8)
 }
 
-// WorthACall reports whether permits that are unused at the end of a lease are worth a call that gives them back:
-// as many from each lease of an interval are at least a hundredth of the rate.
+// WorthACall reports whether permits that are unused at the end of a lease are worth a call that
+// gives them back: as many from each lease of an interval are at least a hundredth of the rate.
 func WorthACall(unused, rate int64, interval, bucket time.Duration) bool {
 	return float64(unused)*100*float64(interval)/float64(bucket) >= float64(rate)
 }
 
-// A Demand is what is known of the demand for one limiter in this process. It is not safe for concurrent use.
+// A Demand is what is known of the demand for one limiter in this process. It is not safe for
+// concurrent use.
 type Demand struct {
 	pace    float64   // permits a second, as last measured
 	known   bool      // it was measured
@@ -73,7 +75,8 @@ func (d *Demand) Granted(n int64) { d.granted += n }
 // Refused notes that a caller was refused at a time.
 func (d *Demand) Refused(now time.Time) { d.refused = now }
 
-// Measure measures the pace from the last time on. more says that there would have been use for more.
+// Measure measures the pace from the last time on. more says that there would have been use for
+// more.
 func (d *Demand) Measure(now time.Time, more bool) {
 	pace := float64(d.granted) / max(now.Sub(d.since), 100*time.Microsecond).Seconds()
 	if more {

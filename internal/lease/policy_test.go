@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// What is wanted is the demand expected until the end of the lease, and nothing for a while after a refusal.
+// What is wanted is the demand expected until the end of the lease, and nothing for a while after a
+// refusal.
 func TestSurplus(t *testing.T) {
 	const bucket = time.Second
 	for _, test := range []struct {

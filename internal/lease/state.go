@@ -2,8 +2,9 @@ package lease
 
 import "sync/atomic"
 
-// state.go copies a ledger, and tells whether two behave alike, for searches through all orders of events (package smallscope).
-// They leave out what is known of the demand, and choose how many permits a batch takes ahead.
+// state.go copies a ledger, and tells whether two behave alike, for searches through all orders of
+// events (package smallscope). They leave out what is known of the demand, and choose how many
+// permits a batch takes ahead.
 
 // Clone returns a copy that shares nothing with l, as of a client of its own.
 func (l *Ledger) Clone(giveBack func(Back) bool) *Ledger {
@@ -34,7 +35,8 @@ func (l *Lease) clone() *Lease {
 	return next
 }
 
-// AppendState appends numbers that differ if what follows may differ, but for the demand and what Tell returns.
+// AppendState appends numbers that differ if what follows may differ, but for the demand and what
+// Tell returns.
 func (l *Ledger) AppendState(to []int64) []int64 {
 	for _, held := range []*Lease{l.current.Load(), l.next} {
 		if held != nil {
@@ -42,8 +44,10 @@ func (l *Ledger) AppendState(to []int64) []int64 {
 				int64(held.Lasts), int64(held.Renews))
 		}
 	}
-	return append(to, -3, number(l.refilling.Load()), int64(l.interval), int64(l.barred), int64(l.changes), int64(l.backs.waiting),
-		int64(l.backs.running))
+	return append(
+		to, -3, number(l.refilling.Load()), int64(l.interval), int64(l.barred), int64(l.changes), int64(l.backs.waiting),
+		int64(l.backs.running),
+	)
 }
 
 // Unused returns the permits that the leases have left, whether they are over or not.

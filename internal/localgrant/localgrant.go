@@ -1,5 +1,5 @@
-// Package localgrant grants or refuses requests in the process while Redis is away. Its replies have the form of a
-// script's reply. Package dispatch decides which requests it answers.
+// Package localgrant grants or refuses requests in the process while Redis is away. Its replies
+// have the form of a script's reply. Package dispatch decides which requests it answers.
 package localgrant
 
 import (
@@ -13,7 +13,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
 
-// MaxLimiters is for how many limiters a client stores a rate other than the limiter's own, or local grants.
+// MaxLimiters is for how many limiters a client stores a rate other than the limiter's own, or
+// local grants.
 const MaxLimiters = 1 << 16
 
 // A Limiter is one limiter as local decisions see it.
@@ -24,8 +25,8 @@ type Limiter struct {
 	Fraction float64       // the part of the rate that it grants, 0 to 1
 }
 
-// Limiters hold what a client needs for local decisions. Entries without use are removed by the next replies of Redis, a
-// few at a time. The zero value is not usable: Most must be set.
+// Limiters hold what a client needs for local decisions. Entries without use are removed by the
+// next replies of Redis, a few at a time. The zero value is not usable: Most must be set.
 type Limiters struct {
 	Most int          // limit of Size
 	size atomic.Int64 // len(all), to be read without mu
@@ -80,8 +81,8 @@ func (d *Limiters) add(name string, now time.Time) *entry {
 	return known
 }
 
-// room reports whether there is room for one entry more. If there is none, it first removes some entries without local
-// grants. d.mu is held.
+// room reports whether there is room for one entry more. If there is none, it first removes some
+// entries without local grants. d.mu is held.
 func (d *Limiters) room(now time.Time) bool {
 	if len(d.all) >= d.Most {
 		d.forget(8, func(known *entry) bool { return known.spare(now) })
@@ -102,8 +103,8 @@ func (d *Limiters) forget(few int, needless func(*entry) bool) {
 	d.size.Store(int64(len(d.all)))
 }
 
-// A localBudget holds the permits that this process may grant of one limiter, and those that it has granted.
-// Limiters.mu is held while it is used.
+// A localBudget holds the permits that this process may grant of one limiter, and those that it has
+// granted. Limiters.mu is held while it is used.
 type localBudget struct {
 	*localwindow.Window               // local grants
 	rate                int64         // of the limiter
@@ -114,8 +115,8 @@ type localBudget struct {
 
 func (s localBudget) free() int64 { return s.limit - s.Used() }
 
-// wait returns how long it takes until n permits are free locally. More permits than the limit never are: such a
-// request waits for Redis, so wait returns retry.
+// wait returns how long it takes until n permits are free locally. More permits than the limit
+// never are: such a request waits for Redis, so wait returns retry.
 func (s localBudget) wait(n int64, retry time.Duration) time.Duration {
 	if n > s.limit {
 		return retry
@@ -123,8 +124,8 @@ func (s localBudget) wait(n int64, retry time.Duration) time.Duration {
 	return max(s.Until(s.now, n-s.free()), time.Microsecond)
 }
 
-// micros returns a wait from now in whole µs, rounded up and counted from the start of the current µs, as in a script's
-// reply.
+// micros returns a wait from now in whole µs, rounded up and counted from the start of the current
+// µs, as in a script's reply.
 func (s localBudget) micros(wait time.Duration) int64 {
 	if wait == 0 {
 		return 0
@@ -138,7 +139,8 @@ func (s localBudget) times() (next, all time.Duration) {
 	return protocol.Micros(s.micros(s.Until(s.now, 1))), protocol.Micros(s.micros(s.Until(s.now, s.Used())))
 }
 
-// budget returns the budget of l. It fails if no rate is known or there are too many limiters. d.mu is held.
+// budget returns the budget of l. It fails if no rate is known or there are too many limiters. d.mu
+// is held.
 func (d *Limiters) budget(l *Limiter, now time.Time) (s localBudget, known bool) {
 	s = localBudget{rate: l.Own, interval: l.Interval, now: now}
 	stored := d.all[l.Key]
@@ -167,13 +169,15 @@ func (d *Limiters) budget(l *Limiter, now time.Time) (s localBudget, known bool)
 	return s, true
 }
 
-// CanDecide reports whether the process can decide on l: its rate is known, and there is room to count its grants.
+// CanDecide reports whether the process can decide on l: its rate is known, and there is room to
+// count its grants.
 func (d *Limiters) CanDecide(l *Limiter, now time.Time) bool {
 	own := l.Interval > 0
 	return own && d.size.Load() < int64(d.Most) || d.known(l, own, now)
 }
 
-// known reports whether an entry has a rate for l, or one could be added for the limiter's own rate (WithRate).
+// known reports whether an entry has a rate for l, or one could be added for the limiter's own rate
+// (WithRate).
 func (d *Limiters) known(l *Limiter, own bool, now time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -197,8 +201,9 @@ func part(fraction float64, permits int64, interval time.Duration) (int64, time.
 	return 1, time.Duration(math.Min(longer, math.MaxInt64/2))
 }
 
-// Decide makes the reply that acquire.lua would make. A request for more than the local limit waits for Redis: it
-// may ask again after retry, and does not block those behind it. It fails if no rate is known.
+// Decide makes the reply that acquire.lua would make. A request for more than the local limit waits
+// for Redis: it may ask again after retry, and does not block those behind it. It fails if no rate
+// is known.
 func (d *Limiters) Decide(l *Limiter, ask protocol.Ask, now time.Time, retry time.Duration) (protocol.Reply, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -227,11 +232,14 @@ func (s localBudget) decide(ask protocol.Ask, retry time.Duration) protocol.Repl
 	now := s.now.UnixMicro()
 	free := max(s.free(), 0)
 	g := protocol.Reply{
-		Member: protocol.Member{Now: now, At: now, Rate: s.limit, Interval: s.interval, Notes: protocol.Local, Origin: record.NoOrigin},
-		Retry:  retry,
+		Member: protocol.Member{
+			Now: now, At: now, Rate: s.limit, Interval: s.interval, Notes: protocol.Local, Origin: record.NoOrigin,
+		},
+		Retry: retry,
 	}
 	g.MakeOutcomes(len(ask.Groups))
-	blocked, behind := int64(0), len(ask.Groups) // size of the request that blocks others, and the first group behind it
+	// size of the request that blocks others, and the first group behind it
+	blocked, behind := int64(0), len(ask.Groups)
 	for i, group := range ask.Groups {
 		var given int64
 		taken := group.Size
@@ -267,9 +275,11 @@ func (s localBudget) decide(ask protocol.Ask, retry time.Duration) protocol.Repl
 	return g
 }
 
-// DecideAll makes the reply that allowall.lua would make. It fails if the rate of a limiter is not known, or if there is no
-// room to count the grants of all.
-func (d *Limiters) DecideAll(limiters []*Limiter, ask protocol.Ask, now time.Time, retry time.Duration) (protocol.Reply, bool) {
+// DecideAll makes the reply that allowall.lua would make. It fails if the rate of a limiter is not
+// known, or if there is no room to count the grants of all.
+func (d *Limiters) DecideAll(
+	limiters []*Limiter, ask protocol.Ask, now time.Time, retry time.Duration,
+) (protocol.Reply, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	budgets := make([]localBudget, len(limiters))
@@ -317,8 +327,9 @@ func (d *Limiters) DecideAll(limiters []*Limiter, ask protocol.Ask, now time.Tim
 	return g, true
 }
 
-// together returns how many requests of a group all budgets can grant; below 0: as protocol.Reply.Granted has it. waits: the group wants
-// more than a local limit, and so waits for Redis.
+// together returns how many requests of a group all budgets can grant; below 0: as
+// protocol.Reply.Granted has it. waits: the group wants more than a local limit, and so waits for
+// Redis.
 func together(budgets []localBudget, group protocol.Group) (n int64, waits bool) {
 	n = group.Count
 	for j, s := range budgets {
@@ -341,7 +352,8 @@ func (d *Limiters) Decides(l *Limiter, now time.Time) bool {
 	return known
 }
 
-// Untake takes back n permits that were granted locally at a time, and returns how many: none once their interval is over.
+// Untake takes back n permits that were granted locally at a time, and returns how many: none once
+// their interval is over.
 func (d *Limiters) Untake(l *Limiter, n int64, at, now time.Time) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -19,13 +19,15 @@ func TestPart(t *testing.T) {
 		{0.19, 10, 1, time.Second}, {0.05, 10, 1, 2 * time.Second}, {1, math.MaxInt64, math.MaxInt64, time.Second},
 		{math.SmallestNonzeroFloat64, 1, 1, math.MaxInt64 / 2},
 	} {
-		if n, interval := part(of.fraction, of.rate, time.Second); n != of.want || interval != of.interval && interval-of.interval != 1 {
+		if n, interval := part(of.fraction, of.rate, time.Second); n != of.want ||
+			interval != of.interval && interval-of.interval != 1 {
 			t.Errorf("%v of %d: %d in %v, expected %d in %v", of.fraction, of.rate, n, interval, of.want, of.interval)
 		}
 	}
 }
 
-// A grant whose interval is over gives nothing back: its permits are free already, and those in use are of other grants.
+// A grant whose interval is over gives nothing back: its permits are free already, and those in use
+// are of other grants.
 func TestUntakeCountsWithinTheInterval(t *testing.T) {
 	d := &Limiters{Most: 1}
 	l := &Limiter{Key: "l", Own: 10, Interval: time.Second, Fraction: 1}
@@ -48,8 +50,8 @@ func TestUntakeCountsWithinTheInterval(t *testing.T) {
 	}
 }
 
-// If the table is full, the entry of one limiter of AllowAll does not make room for that of another one: its grants would not
-// be counted.
+// If the table is full, the entry of one limiter of AllowAll does not make room for that of another
+// one: its grants would not be counted.
 func TestAllowAllCountsItsGrants(t *testing.T) {
 	limiter := func(key string, interval time.Duration) *Limiter {
 		return &Limiter{Key: key, Own: 1, Interval: interval, Fraction: 1}

@@ -1,4 +1,5 @@
-// Package localwindow counts permits granted in the process. It does not use Redis and does not know limiters.
+// Package localwindow counts permits granted in the process. It does not use Redis and does not
+// know limiters.
 package localwindow
 
 import "time"
@@ -9,20 +10,22 @@ const tenths = 10
 // longest bounds intervals, so that sums of times do not overflow.
 const longest = 100 * 365 * 24 * time.Hour
 
-// A Window counts the permits granted in the current tenth of an interval and in the ten before it. The permits of a tenth
-// return together, an interval after the last of them was granted: up to a tenth late, never early. If the permits in use
-// stay within a limit, no interval holds more grants than the limit, wherever it starts. The zero Window is empty. It is not
-// safe for concurrent use.
+// A Window counts the permits granted in the current tenth of an interval and in the ten before it.
+// The permits of a tenth return together, an interval after the last of them was granted: up to a
+// tenth late, never early. If the permits in use stay within a limit, no interval holds more grants
+// than the limit, wherever it starts. The zero Window is empty. It is not safe for concurrent use.
 type Window struct {
 	interval time.Duration
-	start    time.Time                 // of the current tenth
-	now      time.Duration             // the latest time, from start
-	counts   [tenths + 1]int64         // permits granted, by tenth, the current one first
-	last     [tenths + 1]time.Duration // when the last of them were granted, from the start of their tenth
+	start    time.Time         // of the current tenth
+	now      time.Duration     // the latest time, from start
+	counts   [tenths + 1]int64 // permits granted, by tenth, the current one first
+	// when the last of them were granted, from the start of their tenth
+	last [tenths + 1]time.Duration
 }
 
-// Turn advances the window to a time. It must be called before any other method but Empty. A time before the present
-// one changes nothing. If the interval changes, all permits in use count from now on for the new interval.
+// Turn advances the window to a time. It must be called before any other method but Empty. A time
+// before the present one changes nothing. If the interval changes, all permits in use count from
+// now on for the new interval.
 func (w *Window) Turn(now time.Time, interval time.Duration) {
 	w.move(now)
 	if interval = min(interval, longest); interval != w.interval {
@@ -88,7 +91,8 @@ func (w *Window) Untake(n int64) {
 	}
 }
 
-// Until returns the time until n of the permits in use have returned; 0 if n is not positive or more than are in use.
+// Until returns the time until n of the permits in use have returned; 0 if n is not positive or
+// more than are in use.
 func (w *Window) Until(now time.Time, n int64) time.Duration {
 	if n <= 0 {
 		return 0

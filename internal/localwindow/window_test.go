@@ -11,7 +11,8 @@ import (
 
 var start = time.Date(2026, 1, 1, 0, 0, 0, 12345, time.UTC)
 
-// A window that stays within a limit grants no more than it in any interval, and at least 70 % of what the rate allows.
+// A window that stays within a limit grants no more than it in any interval, and at least 70 % of
+// what the rate allows.
 func TestNoIntervalHoldsMoreThanTheLimit(t *testing.T) {
 	const limit = 5
 	for _, interval := range []time.Duration{time.Second, 7 * time.Millisecond, time.Hour + 3, 3} {

@@ -1,6 +1,6 @@
-// Package maven finds a JDK and Maven, and builds small Java programs. Such a program is a thin jar: its manifest points to
-// the jars in the local Maven repository. The tests next to Redisson and rrl demo use it. tail.go keeps what such a program
-// writes last.
+// Package maven finds a JDK and Maven, and builds small Java programs. Such a program is a thin
+// jar: its manifest points to the jars in the local Maven repository. The tests next to Redisson
+// and rrl demo use it. tail.go keeps what such a program writes last.
 package maven
 
 import (
@@ -21,7 +21,8 @@ import (
 // LeastJava is the oldest JDK that compiles the programs.
 const LeastJava = 17
 
-// Missing describes the programs that are missing or too old: the JDK, and Maven. scripts/deps has the same conditions.
+// Missing describes the programs that are missing or too old: the JDK, and Maven. scripts/deps has
+// the same conditions.
 func Missing(ctx context.Context) (missing []string) {
 	jdk := fmt.Sprintf("a JDK, %d or later: java and javac in PATH, or by JAVA_HOME", LeastJava)
 	_, noJava := exec.CommandContext(ctx, Java(), "-version").CombinedOutput()
@@ -69,8 +70,8 @@ func Cache() string {
 	return filepath.Join(cache, "rratelimiter", "redisson")
 }
 
-// Lock waits until no other process has the lock, or ctx ends. A process needs it to run Maven: several of them can damage
-// the local repository.
+// Lock waits until no other process has the lock, or ctx ends. A process needs it to run Maven:
+// several of them can damage the local repository.
 func Lock(ctx context.Context) (unlock func(), err error) {
 	if err := os.MkdirAll(Cache(), 0o755); err != nil {
 		return nil, err

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// changed.go selects the mutations that a change concerns: those of changed files, committed or not, and those that
-// were added to the list.
+// changed.go selects the mutations that a change concerns: those of changed files, committed or
+// not, and those that were added to the list.
 
 const listed = "internal/mutants/mutations.go"
 
-// changedSince returns whether a mutation concerns what has changed since a revision; 1 is the last release. Before the
-// first release, all files have changed.
+// changedSince returns whether a mutation concerns what has changed since a revision; 1 is the last
+// release. Before the first release, all files have changed.
 func changedSince(revision string) (func(mutation) bool, error) {
 	if revision == "1" {
 		tag, err := git("describe", "--tags", "--match", "v[0-9]*", "--abbrev=0")

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// killers.go remembers which test killed each mutant last. That one runs first, by itself, which takes seconds. It is only
-// a hint: if that test passes or is gone, all stages follow.
+// killers.go remembers which test killed each mutant last. That one runs first, by itself, which
+// takes seconds. It is only a hint: if that test passes or is gone, all stages follow.
 
 const killersFile = "internal/mutants/killers.json"
 

@@ -1,12 +1,13 @@
-// Command mutants runs the tests on mutants of the library: each has one small mutation of a script or of the core, and
-// at least one test must fail. mutations.go lists the mutations.
+// Command mutants runs the tests on mutants of the library: each has one small mutation of a script
+// or of the core, and at least one test must fail. mutations.go lists the mutations.
 //
-// The command runs in the root of a checkout, which it does not change: the go command gets the mutated file by
-// -overlay. A mutant is killed by the first test that fails or hangs. If no test of any stage kills a mutant, it is
-// reported, and the command fails. Mutations that no test can detect have a reason in their field equal, and are
-// skipped.
+// The command runs in the root of a checkout, which it does not change: the go command gets the
+// mutated file by -overlay. A mutant is killed by the first test that fails or hangs. If no test of
+// any stage kills a mutant, it is reported, and the command fails. Mutations that no test can
+// detect have a reason in their field equal, and are skipped.
 //
-// The test that killed a mutant in an earlier run is tried first. killers.json has these tests, and -update writes it.
+// The test that killed a mutant in an earlier run is tried first. killers.json has these tests, and
+// -update writes it.
 //
 // With -changed the command tests only mutants of files that have changed: see changed.go.
 package main
@@ -31,9 +32,10 @@ import (
 const slow = "Million|ManyExpired|Granularity|Memory|Garbage|Broken|WrongTypes|Share|Starve|Hung|Hanging|Cluster|Odd|" +
 	"Moved|Readme|NoWindow|OverOtherClients|Bounded|RedissonGetsPermits"
 
-// stages returns the runs of go test on a mutant, the quick ones first. Each topic of internal/tests is a stage of its own,
-// because -failfast skips only the other tests of the same package. No stage tests lua/: its golden files would kill any
-// mutant of a script, and prove nothing.
+// stages returns the runs of go test on a mutant, the quick ones first. Each topic of
+// internal/tests is a stage of its own, because -failfast skips only the other tests of the same
+// package. No stage tests lua/: its golden files would kill any mutant of a script, and prove
+// nothing.
 func stages() ([][]string, error) {
 	topics, err := filepath.Glob("internal/tests/*")
 	if err != nil || len(topics) == 0 {
@@ -45,16 +47,25 @@ func stages() ([][]string, error) {
 		all = append(all, []string{"-timeout", "8m", "./" + topic})
 	}
 	return slices.Concat(
-		[][]string{{"-timeout", "4m", "./internal/schedule", "./internal/dispatch", "./internal/exchange/...", "./internal/smallscope"}},
+		[][]string{
+			{"-timeout", "4m", "./internal/schedule", "./internal/dispatch", "./internal/exchange/...", "./internal/smallscope"},
+		},
 		quick,
 		all,
-		[][]string{{"-timeout", "8m", ".", "./classic", "./snapshot", "./limittest"}, {"-timeout", "8m", "./compat/differential"}},
+		[][]string{
+			{"-timeout", "8m", ".", "./classic", "./snapshot", "./limittest"},
+			{"-timeout", "8m", "./compat/differential"},
+		},
 	), nil
 }
 
 func main() {
 	only := flag.String("run", "", "only mutations whose file or text matches this `pattern`")
-	since := flag.String("changed", "", "only mutations of files that changed since this `revision`, and new mutations; 1: since the last release")
+	since := flag.String(
+		"changed",
+		"",
+		"only mutations of files that changed since this `revision`, and new mutations; 1: since the last release",
+	)
 	update := flag.Bool("update", false, "write killers.json")
 	list := flag.Bool("list", false, "list the mutations, and check that each still fits its file")
 	flag.Parse()
@@ -179,7 +190,8 @@ func (r *report) add(title string, m mutation, v verdict) {
 	}
 }
 
-// overlay writes the mutated file into a new directory, and the file for go test -overlay that names it.
+// overlay writes the mutated file into a new directory, and the file for go test -overlay that
+// names it.
 func (m mutation) overlay(dir string) (string, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
@@ -210,15 +222,16 @@ var (
 	failed  = regexp.MustCompile(`(?m)^( *)--- FAIL: (\S+)`)
 	within  = regexp.MustCompile(`(?m)^FAIL\t(\S+)`)
 	timeout = regexp.MustCompile(`panic: test timed out`)
-	during  = regexp.MustCompile(`(?m)^\s+(Test\S*) \(([0-9.hms]+)\)$`) // a line of the list of running tests
+	// a line of the list of running tests
+	during = regexp.MustCompile(`(?m)^\s+(Test\S*) \(([0-9.hms]+)\)$`)
 )
 
-// hangs is the time after which a test hangs. If a stage times out without a test that has run so long, the machine is
-// slow, and that proves nothing.
+// hangs is the time after which a test hangs. If a stage times out without a test that has run so
+// long, the machine is slow, and that proves nothing.
 const hangs = 2 * time.Minute
 
-// kill returns the test that killed a mutant, and its name for people; "" if all tests pass. The first to run are the one
-// that killed it before, and those of the mutated package.
+// kill returns the test that killed a mutant, and its name for people; "" if all tests pass. The
+// first to run are the one that killed it before, and those of the mutated package.
 func (m mutation) kill(overlay string, before killer) (by killer, how string, err error) {
 	todo, err := stages()
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package pace lets calls to a service wait for permits of a limiter, and pauses them when the service asks for it. It knows
-// neither HTTP nor gRPC: httplimit.Transport and grpclimit.Pacer, which describe a pause, are built on it.
+// Package pace lets calls to a service wait for permits of a limiter, and pauses them when the
+// service asks for it. It knows neither HTTP nor gRPC: httplimit.Transport and grpclimit.Pacer,
+// which describe a pause, are built on it.
 package pace
 
 import (
@@ -25,17 +26,19 @@ type Pacer struct {
 }
 
 const (
-	longestPause = time.Minute            // the longest pause, unless it is set
-	holdCall     = time.Second            // maximum time of the calls of take
-	holdEvery    = time.Millisecond       // minimum time until the next take, if one took no permits
-	holdAtMost   = time.Second            // maximum time until then, because permits can be given back at any time
-	holdEarly    = 5 * time.Millisecond   // take is called this long before permits return
-	givingBack   = time.Second            // maximum time of a call that gives permits back
-	renewAhead   = 100 * time.Millisecond // a grant is renewed this long before its end, at most a quarter of the interval
+	longestPause = time.Minute      // the longest pause, unless it is set
+	holdCall     = time.Second      // maximum time of the calls of take
+	holdEvery    = time.Millisecond // minimum time until the next take, if one took no permits
+	// maximum time until then, because permits can be given back at any time
+	holdAtMost = time.Second
+	holdEarly  = 5 * time.Millisecond // take is called this long before permits return
+	givingBack = time.Second          // maximum time of a call that gives permits back
+	// a grant is renewed this long before its end, at most a quarter of the interval
+	renewAhead = 100 * time.Millisecond
 )
 
-// New returns a Pacer. longest is the longest pause that one response can cause; 0 or less means 1 minute. A nil logger means
-// slog.Default().
+// New returns a Pacer. longest is the longest pause that one response can cause; 0 or less means 1
+// minute. A nil logger means slog.Default().
 func New(limiter *rratelimiter.Limiter, longest time.Duration, logger *slog.Logger) *Pacer {
 	if longest <= 0 {
 		longest = longestPause
@@ -46,8 +49,8 @@ func New(limiter *rratelimiter.Limiter, longest time.Duration, logger *slog.Logg
 	return &Pacer{limiter: limiter, longest: longest, logger: logger}
 }
 
-// Await waits for the end of a pause, and for a permit. A permit that is granted during a pause is not used: otherwise
-// all requests with such permits would be sent at once at the end of the pause.
+// Await waits for the end of a pause, and for a permit. A permit that is granted during a pause is
+// not used: otherwise all requests with such permits would be sent at once at the end of the pause.
 func (p *Pacer) Await(ctx context.Context) error {
 	for {
 		if err := script.Sleep(ctx, p.pause()); err != nil {
@@ -85,10 +88,10 @@ func (p *Pacer) Pause(d time.Duration) {
 	}
 }
 
-// hold takes all permits until the pause is over, and then gives them back. Before one of its grants expires, hold
-// gives the grant back and takes the permits again: other processes wait until the grant expires, and would be first to
-// take the permits then. Before permits of other processes return, hold calls take a little earlier than other
-// processes would.
+// hold takes all permits until the pause is over, and then gives them back. Before one of its
+// grants expires, hold gives the grant back and takes the permits again: other processes wait until
+// the grant expires, and would be first to take the permits then. Before permits of other processes
+// return, hold calls take a little earlier than other processes would.
 func (p *Pacer) hold() {
 	type taken struct {
 		grant *rratelimiter.Grant
@@ -134,9 +137,11 @@ func (p *Pacer) hold() {
 	}
 }
 
-// take takes all free permits. If no permit is free, it returns the time until take should be called again. It updates
-// rate and due, which belong to hold.
-func (p *Pacer) take(rate *rratelimiter.Rate, due *time.Time) (grant *rratelimiter.Grant, wait time.Duration, err error) {
+// take takes all free permits. If no permit is free, it returns the time until take should be
+// called again. It updates rate and due, which belong to hold.
+func (p *Pacer) take(
+	rate *rratelimiter.Rate, due *time.Time,
+) (grant *rratelimiter.Grant, wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), holdCall)
 	defer cancel()
 	if rate.Permits == 0 { // not known, or no request can be sent anyway

@@ -9,7 +9,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// At a rate of 0, no call is sent, and a pause holds nothing. The other tests are those of httplimit.Transport.
+// At a rate of 0, no call is sent, and a pause holds nothing. The other tests are those of
+// httplimit.Transport.
 func TestRateOfZero(t *testing.T) {
 	l := limittest.New(t).Client().RateLimiter("stored")
 	if err := l.SetRate(t.Context(), rratelimiter.PerMinute(0)); err != nil {
@@ -26,7 +27,8 @@ func TestRateOfZero(t *testing.T) {
 	}
 	// The rate becomes 0 during a pause.
 	rate = rratelimiter.PerMinute(1)
-	if grant, wait, err := p.take(&rate, &due); grant != nil || wait != holdAtMost || err != nil || rate != (rratelimiter.Rate{}) {
+	if grant, wait, err := p.take(&rate, &due); grant != nil || wait != holdAtMost || err != nil ||
+		rate != (rratelimiter.Rate{}) {
 		t.Error(grant, wait, err, rate)
 	}
 }

@@ -13,16 +13,17 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// AcquireScript is acquire.lua. PeekScript takes the same arguments and gives the same reply, but changes nothing. PeekRateScript
-// decides as if the limiter's own rate had been set before.
+// AcquireScript is acquire.lua. PeekScript takes the same arguments and gives the same reply, but
+// changes nothing. PeekRateScript decides as if the limiter's own rate had been set before.
 var (
 	AcquireScript  = script.Load(lua.Files, "acquire")
 	PeekScript     = script.Load(lua.Files, "shared/peek", "acquire")
 	PeekRateScript = script.Load(lua.Files, "shared/peek", "shared/peekrate", "acquire")
 )
 
-// A Group is Count requests for Size permits each. If a call asks several limiters, Size is of the first one, and Rest of the
-// others. A group without requests keeps the permits free: callers in front, whom another call asks for, wait for them.
+// A Group is Count requests for Size permits each. If a call asks several limiters, Size is of the
+// first one, and Rest of the others. A group without requests keeps the permits free: callers in
+// front, whom another call asks for, wait for them.
 type Group struct {
 	Size, Count int64
 	Rest        []int64
@@ -36,11 +37,13 @@ func (g *Group) Of(limiter int) int64 {
 	return g.Rest[limiter-1]
 }
 
-// An Ask is what one call of acquire.lua is asked to do for groups of requests. Without groups it counts expired permits
-// back and returns what is free.
+// An Ask is what one call of acquire.lua is asked to do for groups of requests. Without groups it
+// counts expired permits back and returns what is free.
 type Ask struct {
-	Groups  []Group
-	Strict  int   // number of groups that stand in a queue; they come first: if one is refused, none behind it is granted, or keeps permits free
+	Groups []Group
+	// number of groups that stand in a queue; they come first: if one is refused, none behind it is
+	// granted, or keeps permits free
+	Strict  int
 	UpTo    bool  // grant a part of the only group's size rather than nothing
 	Detail  bool  // return when permits will be free, if a request is refused
 	Next    bool  // return when the next permit returns, if all is granted
@@ -51,15 +54,21 @@ type Ask struct {
 	Lease   int64 // how many permits to take ahead, at most
 }
 
-// flags returns the flags of a call. common are those of Options.common. general: the call is more than a plain grant.
+// flags returns the flags of a call. common are those of Options.common. general: the call is more
+// than a plain grant.
 func (a Ask) flags(common string, general bool) string {
-	return flagsOf(common, flag{flagGeneral, general}, flag{flagUpTo, a.UpTo}, flag{flagDetail, a.Detail}, flag{flagNext, a.Next}, flag{flagRebuild, a.Rebuild},
-		flag{flagStrictOnly, a.Partial}, flag{flagApart, a.Apart}, flag{flagCheck, a.Check})
+	return flagsOf(
+		common, flag{flagGeneral, general}, flag{flagUpTo, a.UpTo}, flag{flagDetail, a.Detail}, flag{flagNext, a.Next},
+		flag{flagRebuild, a.Rebuild}, flag{flagStrictOnly, a.Partial}, flag{flagApart, a.Apart}, flag{flagCheck, a.Check},
+	)
 }
 
-// common returns the flags that do not depend on the call. The call has set the limiter's own rate sets times.
+// common returns the flags that do not depend on the call. The call has set the limiter's own rate
+// sets times.
 func (o Options) common(sets int) string {
-	return flagsOf(o.wholeScores(), flag{flagEnforce, o.Enforced && sets < mostSets}, flag{flagRecordEach, o.RecordPerRequest})
+	return flagsOf(
+		o.wholeScores(), flag{flagEnforce, o.Enforced && sets < mostSets}, flag{flagRecordEach, o.RecordPerRequest},
+	)
 }
 
 // wholeScores returns the flag for scores in whole ms if the format needs it.
@@ -70,15 +79,16 @@ func (o Options) wholeScores() string {
 	return ""
 }
 
-// mostSets is how often one call sets its limiter's own rate. If other processes keep setting another one, as old
-// processes do in a rolling deploy, the call is then served at the rate in force, with the note RateMismatch.
+// mostSets is how often one call sets its limiter's own rate. If other processes keep setting
+// another one, as old processes do in a rolling deploy, the call is then served at the rate in
+// force, with the note RateMismatch.
 const mostSets = 3
 
 // mostPermits is the highest rate that scripts calculate with (MAX_NUMBER in lua/shared/base.lua).
 const mostPermits = 1e15
 
-// An AcquireRequest holds the arguments of acquire.lua for one call and its retries. Its memory is reused for the next
-// call.
+// An AcquireRequest holds the arguments of acquire.lua for one call and its retries. Its memory is
+// reused for the next call.
 type AcquireRequest struct {
 	Records int64 // number of record ids that belong to the call; 0: no attempt yet
 	Sets    int   // how often the call has set the limiter's own rate over another one
@@ -88,10 +98,11 @@ type AcquireRequest struct {
 	permits any       // permits asked for, if one record can hold them; otherwise ""
 	id      int64     // last three bytes of the first id
 	recent  RecentIDs // of grants before the first attempt
-	began   time.Time // when the last attempt was made, with a monotonic reading; only with Options.Lease
-	clock   argBuffer // now, in ms
-	member  argBuffer // the record of all that is asked for
-	groups  []any     // see setGroups
+	// when the last attempt was made, with a monotonic reading; only with Options.Lease
+	began  time.Time
+	clock  argBuffer // now, in ms
+	member argBuffer // the record of all that is asked for
+	groups []any     // see setGroups
 }
 
 // Next prepares r for another call, which follows the grants with the given ids.
@@ -103,9 +114,10 @@ func (r *AcquireRequest) Began() time.Time { return r.began }
 // ID returns the last three bytes of the call's first id.
 func (r *AcquireRequest) ID() int64 { return r.id }
 
-// A RecentIDs holds the last three bytes of the ids of a queue's latest batches that were granted permits. It is used with a
-// granularity: a batch that joins a record gives it the batch's own id. So a record that still has one of these ids was joined
-// by no later batch, and a retry knows that it is not its own.
+// A RecentIDs holds the last three bytes of the ids of a queue's latest batches that were granted
+// permits. It is used with a granularity: a batch that joins a record gives it the batch's own id.
+// So a record that still has one of these ids was joined by no later batch, and a retry knows that
+// it is not its own.
 type RecentIDs struct {
 	ids  [8]int64 // a ring: each the id plus 1; 0: none
 	next int      // index in ids
@@ -128,7 +140,8 @@ func (p *RecentIDs) text() string {
 	return string(text)
 }
 
-// An argBuffer holds an argument whose bytes change with each request, but rarely their number. It saves allocations.
+// An argBuffer holds an argument whose bytes change with each request, but rarely their number. It
+// saves allocations.
 type argBuffer struct {
 	bytes []byte
 	arg   any // bytes, as an interface value
@@ -145,9 +158,9 @@ func (t *argBuffer) set(bytes []byte) any {
 	return t.arg
 }
 
-// Args appends the arguments of an attempt, with the current time. They use the memory of r until the reply arrives. A
-// retry has the ids of the first attempt. If it is to find the records of an earlier attempt, which may have been
-// executed, the script looks for these first.
+// Args appends the arguments of an attempt, with the current time. They use the memory of r until
+// the reply arrives. A retry has the ids of the first attempt. If it is to find the records of an
+// earlier attempt, which may have been executed, the script looks for these first.
 func (r *AcquireRequest) Args(args []any, e *Encoder, ask Ask, find bool) []any {
 	var memory [32]byte
 	var now any = ""
@@ -222,7 +235,8 @@ func (r *AcquireRequest) draw(e *Encoder, ask Ask) {
 		}
 	}
 	r.Records += idsOf(min(sum, math.MaxInt64-ask.Lease)+ask.Lease) - 1
-	if r.permits = any(sum); sum > math.MaxUint32 || e.RecordPerRequest || ask.UpTo || ask.Partial || keeps || ask.Lease > 0 {
+	if r.permits = any(sum); sum > math.MaxUint32 || e.RecordPerRequest || ask.UpTo || ask.Partial || keeps ||
+		ask.Lease > 0 {
 		r.permits, sum = "", 0
 	}
 	var memory [64]byte
@@ -242,8 +256,8 @@ func idsOf(permits int64) int64 {
 	return 1 + min(permits, mostPermits)/math.MaxUint32
 }
 
-// setGroups makes the arguments for the groups: of each its size and its count, which is negative if the group is strict. Numbers
-// that stay the same are used again, which saves allocations.
+// setGroups makes the arguments for the groups: of each its size and its count, which is negative
+// if the group is strict. Numbers that stay the same are used again, which saves allocations.
 func (r *AcquireRequest) setGroups(ask Ask) {
 	if n := 2 * len(ask.Groups); n <= cap(r.groups) {
 		r.groups = r.groups[:n]
@@ -267,26 +281,31 @@ func (r *AcquireRequest) setGroups(ask Ask) {
 
 // A Reply is the decoded reply of acquire.lua or allowall.lua, or a local reply in the same form.
 type Reply struct {
-	Member                 // the first limiter
-	Others   []Member      // that were asked together with it
-	ID       int64         // last three bytes of the first id of the call; 0 with others
-	Ahead    int64         // permits that were taken for a lease, dated At
-	Retry    time.Duration // wait before the next request; only in a local reply
-	outcomes []int64       // for each group the result of Granted, and for each limiter a wait in µs; nil: all granted
+	Member               // the first limiter
+	Others []Member      // that were asked together with it
+	ID     int64         // last three bytes of the first id of the call; 0 with others
+	Ahead  int64         // permits that were taken for a lease, dated At
+	Retry  time.Duration // wait before the next request; only in a local reply
+	// for each group the result of Granted, and for each limiter a wait in µs; nil: all granted
+	outcomes []int64
 }
 
 // A Member is what a reply says of one limiter.
 type Member struct {
-	Now        int64 // time of the call, µs since the epoch
-	At         int64 // score of what is granted, µs: now, or a little later (config.lua)
-	Rate       int64
-	Interval   time.Duration
-	Free       int64 // permits that remain free
-	Notes      Notes
-	Origin     int64         // first bytes of a live record's id, if something was refused; record.NoOrigin: not known, or no record
+	Now      int64 // time of the call, µs since the epoch
+	At       int64 // score of what is granted, µs: now, or a little later (config.lua)
+	Rate     int64
+	Interval time.Duration
+	Free     int64 // permits that remain free
+	Notes    Notes
+	// first bytes of a live record's id, if something was refused; record.NoOrigin: not known, or no
+	// record
+	Origin     int64
 	NextAfter  time.Duration // until the next permit returns; if that is not known, ResetAfter
 	ResetAfter time.Duration // until all permits are free
-	Together   time.Duration // the wait of the first refused waiting caller, and until permits that return shortly afterwards are free, too
+	// the wait of the first refused waiting caller, and until permits that return shortly afterwards
+	// are free, too
+	Together time.Duration
 }
 
 // Limiters returns how many limiters were asked.
@@ -306,8 +325,8 @@ func (r *Reply) Local() bool { return r.Notes.Has(Local) }
 // figures is how many figures of outcomes a group has.
 func (r *Reply) figures() int { return 2 + len(r.Others) }
 
-// Granted returns how many requests of a group got their permits; below 0: the size exceeds the rate, of limiter 0 (-1), 1 (-2)
-// and so on. With UpTo it is the number of permits.
+// Granted returns how many requests of a group got their permits; below 0: the size exceeds the
+// rate, of limiter 0 (-1), 1 (-2) and so on. With UpTo it is the number of permits.
 func (r *Reply) Granted(i int, of Group) int64 {
 	if r.outcomes == nil {
 		return of.Count
@@ -318,7 +337,8 @@ func (r *Reply) Granted(i int, of Group) int64 {
 // unknownWait is the wait in a reply if it is not known.
 const unknownWait = -1
 
-// WaitFor returns how long the first refused request of a group has to wait for the permits of a limiter; 0 if the limiter has them.
+// WaitFor returns how long the first refused request of a group has to wait for the permits of a
+// limiter; 0 if the limiter has them.
 func (r *Reply) WaitFor(i, limiter int) time.Duration {
 	return Micros(max(0, r.outcomes[i*r.figures()+1+limiter]))
 }
@@ -331,10 +351,11 @@ func (r *Reply) Wait(i int) (longest time.Duration) {
 	return longest
 }
 
-// Undecided reports whether the refused requests of a group must be made again at once: expired records remain, or their waits are
-// not known.
+// Undecided reports whether the refused requests of a group must be made again at once: expired
+// records remain, or their waits are not known.
 func (r *Reply) Undecided(i int) bool {
-	return r.Others == nil && r.Notes.Has(More) || slices.Contains(r.outcomes[i*r.figures()+1:][:r.Limiters()], unknownWait)
+	return r.Others == nil && r.Notes.Has(More) ||
+		slices.Contains(r.outcomes[i*r.figures()+1:][:r.Limiters()], unknownWait)
 }
 
 // MakeOutcomes makes room for the outcomes of n groups, for a local reply.
@@ -362,10 +383,14 @@ func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (R
 	return r.decode(e, reply, reply[header:][:reply[header-1]]), nil
 }
 
-// decode decodes the header of a reply, and what follows it: nothing if all is granted and there is nothing else to tell.
+// decode decodes the header of a reply, and what follows it: nothing if all is granted and there is
+// nothing else to tell.
 func (r *AcquireRequest) decode(e *Encoder, header, rest []int64) Reply {
 	next, interval := header[4], header[2]
-	g := Reply{Member: Member{Now: r.now, Rate: header[1], Interval: Millis(interval), Free: header[3], Origin: record.NoOrigin}, ID: r.id}
+	g := Reply{
+		Member: Member{Now: r.now, Rate: header[1], Interval: Millis(interval), Free: header[3], Origin: record.NoOrigin},
+		ID:     r.id,
+	}
 	const fixed = 6 // figures of the rest, before two a group
 	if len(rest) > 0 {
 		g.Notes, g.Now, g.Origin, g.Ahead, g.Together = Notes(rest[0]), rest[1], rest[3], rest[4], Micros(rest[5])
@@ -385,8 +410,8 @@ func (r *AcquireRequest) decode(e *Encoder, header, rest []int64) Reply {
 	return g
 }
 
-// nextAfter returns the time until the next permit returns. us is that time in a reply (0: not known). reset is the time until
-// all permits are free or, after a grant, until its own are.
+// nextAfter returns the time until the next permit returns. us is that time in a reply (0: not
+// known). reset is the time until all permits are free or, after a grant, until its own are.
 func nextAfter(us int64, reset time.Duration) time.Duration {
 	if us == 0 {
 		return reset
@@ -394,5 +419,6 @@ func nextAfter(us int64, reset time.Duration) time.Duration {
 	return min(Micros(us), reset)
 }
 
-// serverSlack is by how many µs a server's clock may go back, or be behind that of the server that it replaces.
+// serverSlack is by how many µs a server's clock may go back, or be behind that of the server that
+// it replaces.
 const serverSlack = 1_000_000

@@ -16,17 +16,19 @@ var AllowAllScript = script.Load(lua.Files, "allowall")
 // A Part is what a call that asks several limiters asks of one of them.
 type Part struct {
 	*Encoder
-	Rebuild bool  // finish a rebuild of the free permits
-	Check   bool  // compare the free permits with the records
-	Free    int64 // permits that were free by the last reply, at most an int32; Unseen, or below it: not known
-	Sets    int   // how often the call has set the limiter's own rate over another one
+	Rebuild bool // finish a rebuild of the free permits
+	Check   bool // compare the free permits with the records
+	// permits that were free by the last reply, at most an int32; Unseen, or below it: not known
+	Free int64
+	Sets int // how often the call has set the limiter's own rate over another one
 
 	member argBuffer // the record of all that is wanted of it
 	ids    int64     // number of its record ids; 0: no attempt yet
 	since  int64     // time of the first attempt or an earlier one, µs since the epoch
 }
 
-// An AllowAll holds the arguments of allowall.lua for one call and its retries. Its memory is reused for the next call.
+// An AllowAll holds the arguments of allowall.lua for one call and its retries. Its memory is
+// reused for the next call.
 type AllowAll struct {
 	Parts []Part
 	Ask   *Ask // its groups, and which of them are strict
@@ -54,7 +56,8 @@ func (r *AllowAll) Findable() bool {
 	return true
 }
 
-// TakesOnce reports whether a call that Redis executes after a retry that was granted takes nothing.
+// TakesOnce reports whether a call that Redis executes after a retry that was granted takes
+// nothing.
 func (r *AllowAll) TakesOnce() bool {
 	for i := range r.Parts {
 		if !r.Parts[i].TakesOnce() {
@@ -87,7 +90,8 @@ func (r *AllowAll) draw(i int) {
 		}
 	}
 	var memory [64]byte
-	held := uint32(min(sum, math.MaxUint32)) // more does not fit into one record, and the script makes several
+	// more does not fit into one record, and the script makes several
+	held := uint32(min(sum, math.MaxUint32))
 	member := m.identity.AppendPrefix(memory[:0], m.Format, int(m.ids))
 	if m.Bucket() > 0 {
 		member = record.AppendShare(member, m.Format, held)
@@ -111,8 +115,9 @@ func (r *AllowAll) date(now int64) {
 	}
 }
 
-// Args appends the arguments of an attempt, with the current time. All attempts have the same record ids. If one is to
-// find the records of an earlier attempt, which may have been executed, the script looks for these first.
+// Args appends the arguments of an attempt, with the current time. All attempts have the same
+// record ids. If one is to find the records of an earlier attempt, which may have been executed,
+// the script looks for these first.
 func (r *AllowAll) Args(args []any, find bool) []any {
 	r.date(r.Parts[0].clock().UnixMicro())
 	var memory [32]byte
@@ -140,11 +145,14 @@ func (r *AllowAll) Args(args []any, find bool) []any {
 
 // flags returns the flags of a part; partial: as in Ask.
 func (m *Part) flags(partial bool) string {
-	return flagsOf(m.common(m.Sets), flag{flagRebuild, m.Rebuild}, flag{flagCheck, m.Check}, flag{flagServerTime, m.ServerTime},
-		flag{flagStrictOnly, partial})
+	return flagsOf(
+		m.common(m.Sets), flag{flagRebuild, m.Rebuild}, flag{flagCheck, m.Check}, flag{flagServerTime, m.ServerTime},
+		flag{flagStrictOnly, partial},
+	)
 }
 
-// Reply decodes a reply. If a limiter refuses to decide, it returns the error and the limiter's index.
+// Reply decodes a reply. If a limiter refuses to decide, it returns the error and the limiter's
+// index.
 func (r *AllowAll) Reply(a *script.Attempts, reply []int64) (g Reply, failed int, err error) {
 	if err := statusOf(a, reply[0]); err != nil {
 		return Reply{}, int(reply[1]), err
@@ -156,7 +164,9 @@ func (r *AllowAll) Reply(a *script.Attempts, reply []int64) (g Reply, failed int
 		f := reply[header+i*figures:][:figures]
 		*g.Of(i) = Member{
 			Now: f[0], Rate: f[1], Interval: Millis(f[2]), Free: f[3], Notes: Notes(f[5]), ResetAfter: Micros(f[6]),
-			NextAfter: nextAfter(f[4], Micros(f[6])), At: r.Parts[i].Dated(f[0], f[2], false), Origin: f[7], Together: Micros(f[8]),
+			NextAfter: nextAfter(
+				f[4], Micros(f[6]),
+			), At: r.Parts[i].Dated(f[0], f[2], false), Origin: f[7], Together: Micros(f[8]),
 		}
 		if m := &r.Parts[i]; m.ServerTime {
 			m.served.Store(f[0] - serverSlack)

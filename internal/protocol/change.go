@@ -58,8 +58,8 @@ type Delete struct{}
 // Args returns the arguments.
 func (r Delete) Args() []any { return nil }
 
-// Reply reports whether a key was removed, and the index of the first key that stays because another program uses it, or
-// -1.
+// Reply reports whether a key was removed, and the index of the first key that stays because
+// another program uses it, or -1.
 func (r Delete) Reply(reply []int64) (removed bool, foreign int) {
 	if len(reply) > 1 {
 		return reply[0] > 0, int(reply[1]) - 1
@@ -78,8 +78,8 @@ func (r Rename) Args() []any {
 	return []any{""}
 }
 
-// Reply reports whether the limiter was renamed, and the index of the key that another program uses, or -1. The error is
-// ErrNotInitialized.
+// Reply reports whether the limiter was renamed, and the index of the key that another program
+// uses, or -1. The error is ErrNotInitialized.
 func (r Rename) Reply(reply []int64) (renamed bool, foreign int, err error) {
 	switch n := reply[0]; {
 	case n == -1:
@@ -114,8 +114,8 @@ type ExpireCondition string
 // Args returns the arguments.
 func (r Expire) Args() []any { return []any{string(r.Command), r.Time, string(r.Condition)} }
 
-// Idempotent reports whether a second execution within the timeout of the call has the same effect and reply. It has not if
-// the limiter may have expired by then. now is the present time.
+// Idempotent reports whether a second execution within the timeout of the call has the same effect
+// and reply. It has not if the limiter may have expired by then. now is the present time.
 func (r Expire) Idempotent(now time.Time, timeout time.Duration) bool {
 	left := r.Time // 0 with Persist
 	if r.Command == ExpireAt {
@@ -131,8 +131,9 @@ func (r Expire) Reply(reply []int64) bool { return reply[0] == 1 }
 type Release struct {
 	Now     any
 	Permits int64
-	Rebuild bool  // finish a rebuild of the free permits
-	Granted int64 // give back only what this client was granted with this score (µs); 0: the oldest permits
+	Rebuild bool // finish a rebuild of the free permits
+	// give back only what this client was granted with this score (µs); 0: the oldest permits
+	Granted int64
 	Own     int64 // the client, as record.Identity.Origin has it; only with Granted
 }
 
@@ -175,7 +176,8 @@ func (r Repair) Args() []any {
 	return []any{r.Now, flags}
 }
 
-// Idempotent reports whether a second execution has the same effect and reply. After a reset there is nothing to reset.
+// Idempotent reports whether a second execution has the same effect and reply. After a reset there
+// is nothing to reset.
 func (r Repair) Idempotent() bool { return !r.Reset || r.Dry }
 
 // Repaired is the reply of repair.lua.
@@ -195,7 +197,8 @@ func (r Repair) Reply(reply []int64) (Repaired, error) {
 	}
 	const missing, garbled = 1, 2
 	done := Repaired{
-		Changed: reply[1] == 1, Was: reply[3], Free: reply[4], Records: reply[5], Permits: reply[6], Blocked: Millis(reply[7]),
+		Changed: reply[1] == 1, Was: reply[3], Free: reply[4], Records: reply[5], Permits: reply[6],
+		Blocked: Millis(reply[7]),
 	}
 	right := done.Free
 	if r.Reset {
@@ -238,11 +241,12 @@ type Collected int64
 
 // The outcomes for a client's pair of keys.
 const (
-	InUse     Collected = iota // records count, counted within Idle or may count; or the value is no number of permits
-	Removed                    // or, with Dry, would be removed
-	Temporary                  // the keys have a TTL
-	Gone                       // there are none
-	Foreign                    // kept: another program uses one of the keys
+	// records count, counted within Idle or may count; or the value is no number of permits
+	InUse     Collected = iota
+	Removed             // or, with Dry, would be removed
+	Temporary           // the keys have a TTL
+	Gone                // there are none
+	Foreign             // kept: another program uses one of the keys
 )
 
 // Reply decodes a reply.

@@ -1,6 +1,7 @@
 package protocol
 
-// Flags of the scripts that grant permits, as in lua/shared/flags.lua: an argument has the letters of those that apply.
+// Flags of the scripts that grant permits, as in lua/shared/flags.lua: an argument has the letters
+// of those that apply.
 const (
 	flagEnforce     = 'e' // refuse if the configured rate is not the caller's
 	flagRebuild     = 'b' // finish a rebuild of the free permits

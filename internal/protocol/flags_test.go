@@ -52,7 +52,8 @@ func TestNotesAreThoseOfScripts(t *testing.T) {
 	}
 	client := redistest.Embedded(t).Client()
 	for name, value := range want {
-		if got, err := client.Eval(t.Context(), fragment(t, "base")+"\nreturn "+name, nil).Int64(); got != value || err != nil {
+		if got, err := client.Eval(t.Context(), fragment(t, "base")+"\nreturn "+name, nil).Int64(); got != value ||
+			err != nil {
 			t.Errorf("%s is %d in the scripts, %d here: %v", name, got, value, err)
 		}
 	}

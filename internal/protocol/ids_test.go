@@ -8,7 +8,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
 
-// TestIDsAreKeptForEachRequest: a call with more permits than one record holds also reserves an id for each request.
+// TestIDsAreKeptForEachRequest: a call with more permits than one record holds also reserves an id
+// for each request.
 func TestIDsAreKeptForEachRequest(t *testing.T) {
 	identity := record.NewIdentity("client")
 	identity.StartAt(100)

@@ -1,5 +1,6 @@
-// Package protocol has a typed request and a typed reply for each script: it encodes arguments, and decodes replies,
-// statuses, notes and flags. It knows neither Redis clients nor the callers behind a group.
+// Package protocol has a typed request and a typed reply for each script: it encodes arguments, and
+// decodes replies, statuses, notes and flags. It knows neither Redis clients nor the callers behind
+// a group.
 package protocol
 
 import (
@@ -43,8 +44,9 @@ type Options struct {
 	ServerTime       bool // the server's clock dates grants
 	Format           record.Format
 	RecordPerRequest bool
-	Granularity      time.Duration // length of the buckets that grants are dated at the end of; 0: none
-	Lease            time.Duration // the same, of calls that take a lease; 0: none does
+	// length of the buckets that grants are dated at the end of; 0: none
+	Granularity time.Duration
+	Lease       time.Duration // the same, of calls that take a lease; 0: none does
 }
 
 // Bucket returns the granularity in effect, in ms; 0 for none.
@@ -58,19 +60,20 @@ func (o Options) Bucket() int64 {
 // mostRecords is how many records of one call a retry looks for at most.
 const mostRecords = 512
 
-// Findable reports whether a retry can find so many records of an earlier attempt. Ids of Redisson313 repeat too soon
-// to find more than one.
+// Findable reports whether a retry can find so many records of an earlier attempt. Ids of
+// Redisson313 repeat too soon to find more than one.
 func (o Options) Findable(records int64) bool {
 	return records == 1 || records <= mostRecords && o.Format != record.Redisson313
 }
 
-// TakesOnce reports whether a request with one record, if Redis executes it after a retry that was granted, takes nothing: it finds
-// the record of the retry.
+// TakesOnce reports whether a request with one record, if Redis executes it after a retry that was
+// granted, takes nothing: it finds the record of the retry.
 func (o Options) TakesOnce() bool {
 	return o.Granularity == 0 && o.Lease == 0 && !o.RecordPerRequest && !o.ServerTime
 }
 
-// Dated returns the score (µs) of a grant, or of a lease, as config.lua computes it. The interval is in ms.
+// Dated returns the score (µs) of a grant, or of a lease, as config.lua computes it. The interval
+// is in ms.
 func (o Options) Dated(now, interval int64, lease bool) int64 {
 	const fractions = 200 // ms: with shorter intervals, scores have fractions of a ms
 	length := o.Bucket()
@@ -92,8 +95,9 @@ type Encoder struct {
 	Options
 	identity *record.Identity
 	clock    func() time.Time
-	own      any          // Own as an argument
-	served   atomic.Int64 // ServerTime: lower bound of a new call's time (µs, server's clock); 0: unknown
+	own      any // Own as an argument
+	// ServerTime: lower bound of a new call's time (µs, server's clock); 0: unknown
+	served atomic.Int64
 }
 
 // Init sets what the requests of a limiter have in common.
@@ -113,7 +117,8 @@ func (e *Encoder) Now() any {
 // millisText formats a time in µs since the epoch as an argument in ms.
 func millisText(micros int64) string { return string(appendMillis(nil, micros)) }
 
-// appendMillis appends the text of millisText: ms with three decimals, or none if it is a whole number of ms.
+// appendMillis appends the text of millisText: ms with three decimals, or none if it is a whole
+// number of ms.
 func appendMillis(text []byte, micros int64) []byte {
 	text = strconv.AppendInt(text, micros/1000, 10)
 	rest := micros % 1000

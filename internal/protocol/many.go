@@ -8,8 +8,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/lua"
 )
 
-// Calls that share a command of acquiremany.lua: requests of one limiter (AcquireRequest) and of several (AllowAll). Each
-// limiter of a call has figures of its own in the arguments and in the reply.
+// Calls that share a command of acquiremany.lua: requests of one limiter (AcquireRequest) and of
+// several (AllowAll). Each limiter of a call has figures of its own in the arguments and in the
+// reply.
 
 // AcquireManyScript is acquiremany.lua.
 var AcquireManyScript = script.Load(lua.Files, "acquiremany")
@@ -28,8 +29,8 @@ func (o *Options) plain() bool {
 	return o.Bucket() == 0 && !o.RecordPerRequest && !o.ServerTime && o.Own.Type == 0 && o.Own.KeepAlive == 0
 }
 
-// Plain reports whether a request with this ask may share a command: one record for all that is asked for, in a limiter of
-// which so many permits were free by the last reply, at most an int32.
+// Plain reports whether a request with this ask may share a command: one record for all that is
+// asked for, in a limiter of which so many permits were free by the last reply, at most an int32.
 func (o *Options) Plain(ask Ask, free int64) bool {
 	if ask.UpTo || ask.Partial || ask.Rebuild || ask.Lease > 0 || len(ask.Groups) == 0 || !o.plain() {
 		return false
@@ -46,7 +47,8 @@ func (o *Options) Plain(ask Ask, free int64) bool {
 // Unseen are the free permits of a limiter if no reply is known.
 const Unseen = -1
 
-// Plain reports whether r may share a command. A limiter that this process has not seen mostly has enough free permits.
+// Plain reports whether r may share a command. A limiter that this process has not seen mostly has
+// enough free permits.
 func (r *AllowAll) Plain() bool {
 	if r.Ask.Partial || slices.ContainsFunc(r.Ask.Groups, func(g Group) bool { return g.Count == 0 }) {
 		return false
@@ -84,8 +86,8 @@ func (o *Options) flagsOfMany(check, next, more bool) string {
 // figuresOfMany is how many figures of a reply belong to a limiter.
 const figuresOfMany = 5
 
-// ReplyOfMany decodes the part of a reply that belongs to r, whose limiter has a place in the command. The error is
-// ErrNotPlain if the request must be made by acquire.lua.
+// ReplyOfMany decodes the part of a reply that belongs to r, whose limiter has a place in the
+// command. The error is ErrNotPlain if the request must be made by acquire.lua.
 func (r *AcquireRequest) ReplyOfMany(e *Encoder, a *script.Attempts, reply []int64, place int) (Reply, error) {
 	part := reply[place*figuresOfMany:]
 	if err := statusOf(a, part[0]); err != nil {
@@ -106,7 +108,8 @@ func (r *AllowAll) ReplyOfMany(a *script.Attempts, reply []int64, place int) (Re
 		at := r.Parts[i].Dated(r.dated, f[2], false)
 		reset := Micros(at - r.dated + f[2]*1000)
 		*g.Of(i) = Member{
-			Now: r.dated, Rate: f[1], Interval: Millis(f[2]), Free: f[3], NextAfter: nextAfter(f[4], reset), ResetAfter: reset, At: at,
+			Now: r.dated, Rate: f[1], Interval: Millis(f[2]), Free: f[3], NextAfter: nextAfter(f[4], reset), ResetAfter: reset,
+			At:     at,
 			Origin: record.NoOrigin,
 		}
 	}

@@ -30,8 +30,8 @@ const (
 	figure = 1e15 - 1 // longer numbers are none in a configuration
 )
 
-// FuzzAcquireMany runs acquiremany.lua itself: what it writes shows what it read. Three calls ask one limiter each, a fourth
-// one asks two.
+// FuzzAcquireMany runs acquiremany.lua itself: what it writes shows what it read. Three calls ask
+// one limiter each, a fourth one asks two.
 func FuzzAcquireMany(f *testing.F) {
 	const singles, limiters = 3, 5
 	client := redistest.Embedded(f).Client()
@@ -65,7 +65,9 @@ func FuzzAcquireMany(f *testing.F) {
 		args = append(args, NowOfMany(now))
 		for i := range requests {
 			requests[i].Next(RecentIDs{})
-			args = requests[i].ArgsOfMany(args, &encoders[i], Ask{Groups: []Group{{Size: size, Count: 1}}, Check: bits&8 > 0}, now)
+			args = requests[i].ArgsOfMany(
+				args, &encoders[i], Ask{Groups: []Group{{Size: size, Count: 1}}, Check: bits&8 > 0}, now,
+			)
 		}
 		ask := Ask{Groups: []Group{{Size: size, Count: 1, Rest: []int64{1}}}}
 		var joint AllowAll
@@ -97,11 +99,15 @@ func FuzzAcquireMany(f *testing.F) {
 			}
 			free, at := own.Permits-n, encoders[i].Dated(now, own.Interval, false)
 			reset := Micros(at - now + own.Interval*1000)
-			want := Member{Now: now, Origin: record.NoOrigin, Rate: own.Permits, Interval: Millis(own.Interval), Free: free, NextAfter: reset, ResetAfter: reset, At: at}
+			want := Member{
+				Now: now, Origin: record.NoOrigin, Rate: own.Permits, Interval: Millis(own.Interval), Free: free, NextAfter: reset,
+				ResetAfter: reset, At: at,
+			}
 			if err != nil || g != want {
 				t.Errorf("limiter %d: %+v, %v, want %+v", i, g, err, want)
 			}
-			if c := client.HGetAll(ctx, name).Val(); len(c) != 3 || c["rate"] != fmt.Sprint(own.Permits) || c["interval"] != fmt.Sprint(own.Interval) || c["type"] != "0" {
+			if c := client.HGetAll(ctx, name).Val(); len(c) != 3 || c["rate"] != fmt.Sprint(own.Permits) ||
+				c["interval"] != fmt.Sprint(own.Interval) || c["type"] != "0" {
 				t.Errorf("limiter %d has the configuration %v", i, c)
 			}
 			if value := client.Get(ctx, name+":value").Val(); value != fmt.Sprint(free) {
@@ -125,8 +131,9 @@ func FuzzAcquireMany(f *testing.F) {
 	})
 }
 
-// TestSharedCommandWithATakenID: a record that exists has another owner. A call of which nothing is written yet then has no
-// effect. A call that has written the record of its first limiter takes the next id.
+// TestSharedCommandWithATakenID: a record that exists has another owner. A call of which nothing is
+// written yet then has no effect. A call that has written the record of its first limiter takes the
+// next id.
 func TestSharedCommandWithATakenID(t *testing.T) {
 	client := redistest.Embedded(t).Client()
 	ctx := t.Context()
@@ -134,7 +141,9 @@ func TestSharedCommandWithATakenID(t *testing.T) {
 	for taken := range 3 { // limiter 0 is asked alone, 1 and 2 together
 		client.FlushAll(ctx)
 		var e Encoder
-		e.Init(Options{Own: Rate{Permits: 10, Interval: 60_000}, Format: record.Redisson317}, record.NewIdentity("client"), nil)
+		e.Init(
+			Options{Own: Rate{Permits: 10, Interval: 60_000}, Format: record.Redisson317}, record.NewIdentity("client"), nil,
+		)
 		var single AcquireRequest
 		single.Next(RecentIDs{})
 		ask := Ask{Groups: []Group{{Size: 1, Count: 1, Rest: []int64{2}}}}
@@ -173,8 +182,8 @@ func TestSharedCommandWithATakenID(t *testing.T) {
 	}
 }
 
-// TestSharedCommandTellsTheNextPermit: a grant that asks for it, and leaves at most half of the permits, learns when the next
-// permit of its limiter returns.
+// TestSharedCommandTellsTheNextPermit: a grant that asks for it, and leaves at most half of the
+// permits, learns when the next permit of its limiter returns.
 func TestSharedCommandTellsTheNextPermit(t *testing.T) {
 	client := redistest.Embedded(t).Client()
 	ctx := t.Context()
@@ -182,7 +191,10 @@ func TestSharedCommandTellsTheNextPermit(t *testing.T) {
 	for _, next := range []bool{false, true} {
 		client.FlushAll(ctx)
 		var e Encoder
-		e.Init(Options{Own: Rate{Permits: 10, Interval: minute.Milliseconds()}, Format: record.Redisson317}, record.NewIdentity("client"), nil)
+		e.Init(
+			Options{Own: Rate{Permits: 10, Interval: minute.Milliseconds()}, Format: record.Redisson317},
+			record.NewIdentity("client"), nil,
+		)
 		var single AcquireRequest
 		single.Next(RecentIDs{})
 		ask := Ask{Groups: []Group{{Size: 1, Count: 1}}}
@@ -203,10 +215,12 @@ func TestSharedCommandTellsTheNextPermit(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[bool]time.Duration{false: minute, true: minute - 20*time.Second}[next]
-		if g, err := single.ReplyOfMany(&e, new(script.Attempts), cmd.Val(), 0); err != nil || g.Free != 2 || g.NextAfter != want {
+		if g, err := single.ReplyOfMany(&e, new(script.Attempts), cmd.Val(), 0); err != nil || g.Free != 2 ||
+			g.NextAfter != want {
 			t.Errorf("asked for: %v: %+v, %v, want %v", next, g, err, want)
 		}
-		if g, err := joint.ReplyOfMany(new(script.Attempts), cmd.Val(), 1); err != nil || g.NextAfter != minute-20*time.Second {
+		if g, err := joint.ReplyOfMany(new(script.Attempts), cmd.Val(), 1); err != nil ||
+			g.NextAfter != minute-20*time.Second {
 			t.Errorf("AllowAll: %+v, %v", g, err) // it always asks
 		}
 	}
@@ -226,7 +240,10 @@ func TestPlain(t *testing.T) {
 		{"too little", Options{}, one, 5, false},
 		{"unknown", Options{}, one, -1, false},
 		{"two groups", Options{}, Ask{Groups: []Group{{Size: 2, Count: 3}, {Size: math.MaxInt64, Count: 1}}}, 6, false},
-		{"a check, with details", Options{Own: Rate{Permits: 1, Interval: 1}}, Ask{Groups: one.Groups, Check: true, Detail: true, Strict: 1}, 6, true},
+		{
+			"a check, with details", Options{Own: Rate{Permits: 1, Interval: 1}},
+			Ask{Groups: one.Groups, Check: true, Detail: true, Strict: 1}, 6, true,
+		},
 		{"nothing asked", Options{}, Ask{}, 6, false},
 		{"a group that keeps permits free", Options{}, Ask{Groups: []Group{{Size: 1}, {Size: 1, Count: 1}}}, 6, false},
 		{"up to", Options{}, Ask{Groups: one.Groups, UpTo: true}, 6, false},

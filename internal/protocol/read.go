@@ -60,14 +60,15 @@ func (r Read) Reply(reply []int64) (s State, err error) {
 	return s, nil
 }
 
-// Instant returns the time of a score (µs), which any client may have written. It is in the years 1 to 9999, because
-// JSON has no others.
+// Instant returns the time of a score (µs), which any client may have written. It is in the years 1
+// to 9999, because JSON has no others.
 func Instant(micros int64) time.Time {
 	const first, last = -62_135_596_800_000_000, 253_402_300_799_999_999
 	return time.UnixMicro(min(max(micros, first), last))
 }
 
-// A Recount is the request of recount.lua: how far the calls before have come. The zero Progress starts.
+// A Recount is the request of recount.lua: how far the calls before have come. The zero Progress
+// starts.
 type Recount struct {
 	Now      any
 	Progress Progress

@@ -53,7 +53,8 @@ func TestAcquireReplies(t *testing.T) {
 		"all granted, with fractions": {
 			reply: []int64{0, 10, 100, 4, 100_001, 0}, // not after the permits granted now
 			want: Reply{Member: Member{
-				Now: now, At: now, Rate: 10, Interval: 100 * ms, Free: 4, Origin: record.NoOrigin, NextAfter: 100 * ms, ResetAfter: 100 * ms,
+				Now: now, At: now, Rate: 10, Interval: 100 * ms, Free: 4, Origin: record.NoOrigin, NextAfter: 100 * ms,
+				ResetAfter: 100 * ms,
 			}},
 			granted: []int64{3, 7},
 		},
@@ -70,7 +71,8 @@ func TestAcquireReplies(t *testing.T) {
 		"all granted, with notes": {
 			reply: []int64{0, 10, 1000, 0, 1, 6, int64(More | 1), now, 5000, 77, 0, 0},
 			want: Reply{Member: Member{
-				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Notes: More | 1, Origin: 77, NextAfter: time.Microsecond, ResetAfter: 5 * ms,
+				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Notes: More | 1, Origin: 77, NextAfter: time.Microsecond,
+				ResetAfter: 5 * ms,
 			}},
 		},
 		"a lease": {
@@ -86,7 +88,8 @@ func TestAcquireReplies(t *testing.T) {
 			options: Options{Granularity: 50 * ms},
 			reply:   []int64{0, 10, 1000, 1, 2500, 10, int64(RateMismatch | ForeignWriter), now, 9000, 5, 0, 0, 1, 2500, -1, 0},
 			want: Reply{Member: Member{
-				Now: now, At: now + 49_700, Rate: 10, Interval: time.Second, Free: 1, Notes: RateMismatch | ForeignWriter, Origin: 5,
+				Now: now, At: now + 49_700, Rate: 10, Interval: time.Second, Free: 1, Notes: RateMismatch | ForeignWriter,
+				Origin:    5,
 				NextAfter: 2500 * time.Microsecond, ResetAfter: 9 * ms,
 			}, outcomes: []int64{1, 2500, -1, 0}},
 			granted: []int64{1, -1},
@@ -206,12 +209,22 @@ func TestOtherRateHadNoEffect(t *testing.T) {
 func TestAllowAllReplies(t *testing.T) {
 	_, e := sent(Options{}, 1)
 	r := AllowAll{Parts: []Part{{Encoder: e}, {Encoder: e}}}
-	groups := []Group{{Size: 1, Count: 5, Rest: []int64{2}}, {Size: 3, Count: 6, Rest: []int64{4}}, {Size: 5, Count: 7, Rest: []int64{6}}}
+	groups := []Group{
+		{Size: 1, Count: 5, Rest: []int64{2}},
+		{Size: 3, Count: 6, Rest: []int64{4}},
+		{Size: 5, Count: 7, Rest: []int64{6}},
+	}
 	figures := []int64{11, 12, 13, 14, 15, 0, 16, 17, 18, 21, 22, 23, 24, 0, int64(Many), 26, -2, 0}
 	const us = time.Microsecond
 	members := []Member{
-		{Now: 11, Rate: 12, Interval: 13 * time.Millisecond, Free: 14, NextAfter: 15 * us, ResetAfter: 16 * us, At: 11, Origin: 17, Together: 18 * us},
-		{Now: 21, Rate: 22, Interval: 23 * time.Millisecond, Free: 24, Notes: Many, NextAfter: 26 * us, ResetAfter: 26 * us, At: 21, Origin: record.NoOrigin},
+		{
+			Now: 11, Rate: 12, Interval: 13 * time.Millisecond, Free: 14, NextAfter: 15 * us, ResetAfter: 16 * us, At: 11,
+			Origin: 17, Together: 18 * us,
+		},
+		{
+			Now: 21, Rate: 22, Interval: 23 * time.Millisecond, Free: 24, Notes: Many, NextAfter: 26 * us, ResetAfter: 26 * us,
+			At: 21, Origin: record.NoOrigin,
+		},
 	}
 	type outcome struct {
 		granted   int64
@@ -232,7 +245,8 @@ func TestAllowAllReplies(t *testing.T) {
 	} {
 		listed := int64(len(test.rest) / 3)
 		got, failed, err := r.Reply(&script.Attempts{}, slices.Concat([]int64{0, listed}, figures, test.rest))
-		if err != nil || failed >= 0 || got.Limiters() != 2 || *got.Of(0) != members[0] || *got.Of(1) != members[1] || got.Local() {
+		if err != nil || failed >= 0 || got.Limiters() != 2 || *got.Of(0) != members[0] || *got.Of(1) != members[1] ||
+			got.Local() {
 			t.Errorf("%+v, %d, %v\nwant %+v", got, failed, err, members)
 		}
 		for i, want := range test.want {
@@ -274,7 +288,8 @@ func TestRepliesOfChanges(t *testing.T) {
 		removed bool
 		foreign int
 	}{
-		{[]int64{0}, false, -1}, {[]int64{5}, true, -1}, {[]int64{4, 1}, true, 0}, {[]int64{0, 3, 5}, false, 2}, {[]int64{1, 5}, true, 4},
+		{[]int64{0}, false, -1}, {[]int64{5}, true, -1}, {[]int64{4, 1}, true, 0}, {[]int64{0, 3, 5}, false, 2},
+		{[]int64{1, 5}, true, 4},
 	} {
 		if removed, foreign := (Delete{}).Reply(of.reply); removed != of.removed || foreign != of.foreign {
 			t.Errorf("Delete %v: %v, %v", of.reply, removed, foreign)
@@ -341,15 +356,22 @@ func TestReadReplies(t *testing.T) {
 	want.Estimate = true
 	check("glance of many records", Read{}, append(slices.Clone(reply), 1), want)
 	check("configuration", Read{ConfigOnly: true}, reply[:5], State{Rate: want.Rate})
-	check("unused", Read{}, []int64{0, 10, 1000, 0, 0, 10, 0, 0, 0, 0, -1, 0}, State{Rate: Rate{10, 1000, 0, 0}, Available: 10})
+	check(
+		"unused", Read{}, []int64{0, 10, 1000, 0, 0, 10, 0, 0, 0, 0, -1, 0}, State{Rate: Rate{10, 1000, 0, 0}, Available: 10},
+	)
 }
 
 func TestRecountReplies(t *testing.T) {
-	notes, progress, err := Recount{}.Reply([]any{int64(0), int64(Many), "newest", "oldest", int64(1000), int64(5000), int64(-7)})
+	notes, progress, err := Recount{}.Reply(
+		[]any{int64(0), int64(Many), "newest", "oldest", int64(1000), int64(5000), int64(-7)},
+	)
 	if notes != Many || err != nil || progress != (Progress{"newest", "oldest", 1000, 5000, -7}) {
 		t.Errorf("%v, %v, %v", notes, progress, err)
 	}
-	if args := (Recount{"now", progress}).Args(); !slices.Equal(args, []any{"now", "newest", "oldest", int64(1000), int64(5000), int64(-7)}) {
+	if args := (Recount{"now", progress}).Args(); !slices.Equal(
+		args,
+		[]any{"now", "newest", "oldest", int64(1000), int64(5000), int64(-7)},
+	) {
 		t.Errorf("the next call has %v", args)
 	}
 }
@@ -360,14 +382,18 @@ func TestSurveyReplies(t *testing.T) {
 		"hash", int64(-1), "string", int64(0), "none", int64(-2),
 	})
 	want := Stored{
-		At: time.UnixMicro(1_700_000_000_000_042), Fields: map[string]string{"rate": "10", "type": "1"}, Own: true, Value: "7", Records: 3,
+		At: time.UnixMicro(
+			1_700_000_000_000_042,
+		), Fields: map[string]string{"rate": "10", "type": "1"}, Own: true, Value: "7", Records: 3,
 		Page: []StoredRecord{{"m2", 2.5}, {"m1", math.Inf(-1)}},
 		Keys: [3]StoredKey{{Type: "hash"}, {Type: "string", TTL: time.Millisecond}, {Type: "none"}},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v\nwant %+v", got, err, want)
 	}
-	empty := []any{"0", "0", []any{}, int64(0), "", int64(0), []any{}, "none", int64(-2), "none", int64(-2), "none", int64(1500)}
+	empty := []any{
+		"0", "0", []any{}, int64(0), "", int64(0), []any{}, "none", int64(-2), "none", int64(-2), "none", int64(1500),
+	}
 	got, err = Survey{}.Reply(empty)
 	want = Stored{
 		At: time.UnixMicro(0), Fields: map[string]string{},
@@ -385,7 +411,8 @@ func TestSurveyReplies(t *testing.T) {
 func TestTimesThatAreTooLong(t *testing.T) {
 	for _, of := range []struct{ got, want time.Duration }{
 		{Millis(1), time.Millisecond}, {Micros(1), time.Microsecond}, {Millis(-1), -time.Millisecond},
-		{Millis(math.MaxInt64), math.MaxInt64 / 1_000_000 * 1_000_000}, {Micros(math.MaxInt64), math.MaxInt64 / 1_000 * 1_000},
+		{Millis(math.MaxInt64), math.MaxInt64 / 1_000_000 * 1_000_000},
+		{Micros(math.MaxInt64), math.MaxInt64 / 1_000 * 1_000},
 		{TTL(-2), 0}, {TTL(-1), 0}, {TTL(0), time.Millisecond}, {TTL(1), time.Millisecond}, {TTL(2), 2 * time.Millisecond},
 	} {
 		if of.got != of.want {
@@ -394,7 +421,8 @@ func TestTimesThatAreTooLong(t *testing.T) {
 	}
 }
 
-// With ServerTime, a retry searches from a time that the server's clock had passed before the first attempt.
+// With ServerTime, a retry searches from a time that the server's clock had passed before the first
+// attempt.
 func TestAllowAllSearchesFromTheServersTime(t *testing.T) {
 	_, e := sent(Options{ServerTime: true}, 1)
 	e.served.Store(0)

@@ -11,10 +11,12 @@ import (
 // ErrOtherRate means that another rate than the one to enforce is in force.
 var ErrOtherRate = errors.New("rratelimiter: another rate is in force")
 
-// ErrNotPlain means that a request needs a command of its own: acquiremany.lua makes only plain grants.
+// ErrNotPlain means that a request needs a command of its own: acquiremany.lua makes only plain
+// grants.
 var ErrNotPlain = errors.New("rratelimiter: the request is no plain grant")
 
-// ErrNotNow means the same, but only for now: too few permits are free, or many records have expired.
+// ErrNotNow means the same, but only for now: too few permits are free, or many records have
+// expired.
 var ErrNotNow = errors.New("rratelimiter: the request is no plain grant now")
 
 // statusError returns the error for the status with which a script refuses; nil for 0.
@@ -47,7 +49,8 @@ func statusError(status int64) error {
 	return fmt.Errorf("%w: %s", script.ErrNotInitialized, what[status])
 }
 
-// statusOf is statusError for the reply to an attempt. With ErrOtherRate, ErrNotPlain and ErrNotNow the attempt had no effect.
+// statusOf is statusError for the reply to an attempt. With ErrOtherRate, ErrNotPlain and ErrNotNow
+// the attempt had no effect.
 func statusOf(a *script.Attempts, status int64) error {
 	err := statusError(status)
 	if err == ErrOtherRate || err == ErrNotPlain || err == ErrNotNow {

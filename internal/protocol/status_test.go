@@ -10,7 +10,8 @@ func TestRepairsHaveTexts(t *testing.T) {
 	if texts[""] || len(texts) != 8 {
 		t.Errorf("eight repairs have the words %v", texts)
 	}
-	if (More|RebuildPending|RateMismatch).Repaired() != "" || (Notes(1|64)).Repaired() != Notes(1).Repaired()+", "+Notes(64).Repaired() {
+	if (More|RebuildPending|RateMismatch).Repaired() != "" ||
+		(Notes(1|64)).Repaired() != Notes(1).Repaired()+", "+Notes(64).Repaired() {
 		t.Errorf("%q and %q", (More | RebuildPending | RateMismatch).Repaired(), (Notes(1 | 64)).Repaired())
 	}
 	if len(repairs) != 8 {

@@ -1,4 +1,5 @@
-// Package record has the bytes of a record, a member of the permits set, and the ids that a client gives its records.
+// Package record has the bytes of a record, a member of the permits set, and the ids that a client
+// gives its records.
 package record
 
 import (
@@ -35,7 +36,8 @@ func (f Format) String() string {
 	return fmt.Sprintf("unknown format %d", int(f))
 }
 
-// Layout returns the parts of a record before the permits: the bytes that encode the length of the id, and that length.
+// Layout returns the parts of a record before the permits: the bytes that encode the length of the
+// id, and that length.
 func (f Format) Layout() (head []byte, idLength int, known bool) {
 	switch f {
 	case Redisson313:
@@ -50,7 +52,8 @@ func (f Format) Layout() (head []byte, idLength int, known bool) {
 	return nil, 0, false
 }
 
-// FormatOf guesses the format of a member from its length, and returns the number of bytes before the id.
+// FormatOf guesses the format of a member from its length, and returns the number of bytes before
+// the id.
 func FormatOf(member []byte) (f Format, head int, known bool) {
 	length := len(member)
 	switch {
@@ -66,13 +69,14 @@ func FormatOf(member []byte) (f Format, head int, known bool) {
 	return 0, 0, false
 }
 
-// idMark starts every id of a Go client, so that clients can tell Go records from Redisson's, whose ids are random. In
-// the format Redisson313, whose ids have four bytes, only its first byte is used.
+// idMark starts every id of a Go client, so that clients can tell Go records from Redisson's, whose
+// ids are random. In the format Redisson313, whose ids have four bytes, only its first byte is
+// used.
 const idMark = "Go"
 
-// An Identity makes the ids of one client's records: idMark, a tag of the client, with a granularity a share (see
-// AppendShare), and a counter with a random start. Ids are unique within a client, and almost certainly between
-// clients.
+// An Identity makes the ids of one client's records: idMark, a tag of the client, with a
+// granularity a share (see AppendShare), and a counter with a random start. Ids are unique within a
+// client, and almost certainly between clients.
 type Identity struct {
 	tag     [6]byte // from a hash of the client id
 	counter atomic.Uint64
@@ -95,7 +99,8 @@ func NewIdentity(clientID string) *Identity {
 // StartAt sets the counter of the ids.
 func (i *Identity) StartAt(counter uint64) { i.counter.Store(counter) }
 
-// AppendPrefix appends the bytes of a record before its permits, for the first of n records with consecutive ids.
+// AppendPrefix appends the bytes of a record before its permits, for the first of n records with
+// consecutive ids.
 func (i *Identity) AppendPrefix(prefix []byte, f Format, n int) []byte {
 	head, length, _ := f.Layout()
 	first := i.counter.Add(uint64(n)) - uint64(n) + 1
@@ -116,9 +121,9 @@ func (i *Identity) AppendPrefix(prefix []byte, f Format, n int) []byte {
 // ShareLength is the number of bytes in an id that hold the share of AppendShare.
 const ShareLength = 4
 
-// AppendShare inserts a share before the counter of a prefix made by AppendPrefix: the number of permits of the record
-// that were granted to the call that wrote it. A record that later calls joined (WithGranularity) still shows that
-// number.
+// AppendShare inserts a share before the counter of a prefix made by AppendPrefix: the number of
+// permits of the record that were granted to the call that wrote it. A record that later calls
+// joined (WithGranularity) still shows that number.
 func AppendShare(prefix []byte, f Format, share uint32) []byte {
 	head, length, _ := f.Layout()
 	prefix = append(prefix, 0, 0, 0, 0)
@@ -158,8 +163,8 @@ const (
 	Go                // another Go client, identified by its tag
 )
 
-// Origin returns the origin of this client's records in a format, as scripts read it. In Redisson313 it is the first two
-// of its four bytes, since the others count.
+// Origin returns the origin of this client's records in a format, as scripts read it. In
+// Redisson313 it is the first two of its four bytes, since the others count.
 func (i *Identity) Origin(f Format) int64 {
 	if f == Redisson313 {
 		return int64(idMark[0])<<8 | int64(i.tag[0])
@@ -168,8 +173,8 @@ func (i *Identity) Origin(f Format) int64 {
 	return mark<<24 | int64(i.tag[0])<<16 | int64(i.tag[1])<<8 | int64(i.tag[2])
 }
 
-// KindOf decodes the origin in a script's reply: the first five bytes of an id as a number (four bytes in Redisson313),
-// or a negative number if there is no id.
+// KindOf decodes the origin in a script's reply: the first five bytes of an id as a number (four
+// bytes in Redisson313), or a negative number if there is no id.
 func (i *Identity) KindOf(origin int64) (k Kind, tag uint32) {
 	own := uint32(i.tag[0])<<16 | uint32(i.tag[1])<<8 | uint32(i.tag[2])
 	switch {

@@ -122,7 +122,8 @@ func TestKindsOfRecords(t *testing.T) {
 	}
 }
 
-// TestACounterThatOverflowsStaysInItsID makes the counter pass each length to which a format truncates it.
+// TestACounterThatOverflowsStaysInItsID makes the counter pass each length to which a format
+// truncates it.
 func TestACounterThatOverflowsStaysInItsID(t *testing.T) {
 	for _, start := range []uint64{math.MaxUint16 - 1, 1<<24 - 2, math.MaxUint32 - 1, math.MaxUint64 - 1} {
 		for _, f := range formats {

@@ -19,9 +19,9 @@ const slots = 16384
 // clusterLimit bounds the wait until the nodes agree, which takes two to three seconds.
 const clusterLimit = 60 * time.Second
 
-// Nodes are the nodes of a cluster; the slots are spread evenly over its masters, in their order. Each node
-// is a Server of this test's own: it can be paused, killed and restarted (a master without replicas then
-// comes back with its slots, and without its data).
+// Nodes are the nodes of a cluster; the slots are spread evenly over its masters, in their order.
+// Each node is a Server of this test's own: it can be paused, killed and restarted (a master
+// without replicas then comes back with its slots, and without its data).
 type Nodes struct {
 	Servers  []*Server // the masters of the start
 	Replicas []*Server // none, or one of each, in the same order
@@ -29,8 +29,8 @@ type Nodes struct {
 	tb testing.TB
 }
 
-// Cluster starts a cluster of masters without replicas and returns when all nodes agree that it works.
-// More arguments are given to each redis-server.
+// Cluster starts a cluster of masters without replicas and returns when all nodes agree that it
+// works. More arguments are given to each redis-server.
 func Cluster(tb testing.TB, masters int, args ...string) *Nodes {
 	tb.Helper()
 	nodes := startNodes(tb, masters, nil, args)
@@ -38,7 +38,8 @@ func Cluster(tb testing.TB, masters int, args ...string) *Nodes {
 	return nodes
 }
 
-// ReplicatedCluster is a Cluster in which each master has a replica, which takes its place in Failover.
+// ReplicatedCluster is a Cluster in which each master has a replica, which takes its place in
+// Failover.
 func ReplicatedCluster(tb testing.TB, masters int, args ...string) *Nodes {
 	tb.Helper()
 	args = append(append(replicating(), "--cluster-replica-validity-factor", "0"), args...)
@@ -86,7 +87,8 @@ func (n *Nodes) start(secure *TLS, args []string) *Server {
 	return &Server{Addr: proc.addr, TLS: secure, tb: n.tb, proc: proc}
 }
 
-// replicate makes a node the replica of another as soon as it has met that one, and waits until it has its data.
+// replicate makes a node the replica of another as soon as it has met that one, and waits until it
+// has its data.
 func (n *Nodes) replicate(replica, master *Server) {
 	n.tb.Helper()
 	ctx := context.Background()
@@ -144,8 +146,8 @@ func meet(s *Server, others ...*Server) error {
 // all are the nodes, masters first.
 func (n *Nodes) all() []*Server { return slices.Concat(n.Servers, n.Replicas) }
 
-// Ready waits until every running node reports that the cluster works and has met all others, as after a
-// Restart of one of them.
+// Ready waits until every running node reports that the cluster works and has met all others, as
+// after a Restart of one of them.
 func (n *Nodes) Ready() {
 	n.tb.Helper()
 	deadline := time.Now().Add(clusterLimit)
@@ -213,8 +215,8 @@ func (n *Nodes) Owner(key string) *Server {
 	return nil
 }
 
-// Failover kills the owner of a key and returns it when its replica has taken its place, as all nodes that
-// run have it.
+// Failover kills the owner of a key and returns it when its replica has taken its place, as all
+// nodes that run have it.
 func (n *Nodes) Failover(key string) (killed *Server) {
 	n.tb.Helper()
 	killed = n.Owner(key)
@@ -262,7 +264,8 @@ func ownerAddr(s *Server, key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ranges, err := client.ClusterSlots(ctx).Result() //nolint:staticcheck // SA1019: Redis 6.2 has no CLUSTER SHARDS
+	// SA1019: Redis 6.2 has no CLUSTER SHARDS
+	ranges, err := client.ClusterSlots(ctx).Result() //nolint:staticcheck
 	if err != nil {
 		return "", err
 	}

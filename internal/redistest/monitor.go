@@ -67,9 +67,9 @@ type Recording struct {
 }
 
 // Monitor records all commands that the real server at addr executes from now on, in all databases.
-// If keep is given, only commands for which all of them return true are held: a long test should keep
-// little, since Java clients send the whole text of a script with every call. keep runs in a goroutine
-// of its own. Stop ends the recording; a test that does not call it ends it, too.
+// If keep is given, only commands for which all of them return true are held: a long test should
+// keep little, since Java clients send the whole text of a script with every call. keep runs in a
+// goroutine of its own. Stop ends the recording; a test that does not call it ends it, too.
 func Monitor(tb testing.TB, addr string, keep ...func(Command) bool) *Recording {
 	tb.Helper()
 	return monitor(tb, addr, nil, keep)
@@ -93,14 +93,15 @@ func monitor(tb testing.TB, addr string, secure *TLS, keep []func(Command) bool)
 		tb.Fatalf("redistest: monitor %s: %v", addr, err)
 	}
 	r := &Recording{
-		tb: tb, addr: addr, tls: secure, conn: conn, keep: keep, end: "end of recording " + rand.Text(), done: make(chan struct{}),
+		tb: tb, addr: addr, tls: secure, conn: conn, keep: keep, end: "end of recording " + rand.Text(),
+		done: make(chan struct{}),
 	}
 	go r.read(reader)
 	return r
 }
 
-// Stop ends the recording and returns all that was executed since Monitor returned and until now, in the
-// order of execution. Nothing is lost: Stop fails the test when the recording broke off.
+// Stop ends the recording and returns all that was executed since Monitor returned and until now,
+// in the order of execution. Nothing is lost: Stop fails the test when the recording broke off.
 func (r *Recording) Stop() []Command {
 	r.tb.Helper()
 	// MONITOR reports commands in order: after this ECHO, all earlier ones have been reported.
@@ -121,8 +122,8 @@ func (r *Recording) Stop() []Command {
 	return r.commands
 }
 
-// Killed returns all recorded commands of a server that has been killed in the meantime. The last ones that it executed
-// may be missing.
+// Killed returns all recorded commands of a server that has been killed in the meantime. The last
+// ones that it executed may be missing.
 func (r *Recording) Killed() []Command {
 	r.tb.Helper()
 	select {
@@ -258,8 +259,8 @@ func parseCommand(line []byte) (Command, error) {
 	}
 }
 
-// unquote returns the argument that s begins with, after its opening quote, and what follows its closing
-// one.
+// unquote returns the argument that s begins with, after its opening quote, and what follows its
+// closing one.
 func unquote(s string) (arg, rest string, err error) {
 	plain := strings.IndexAny(s, `"\`)
 	if plain >= 0 && s[plain] == '"' { // nothing escaped: the usual case

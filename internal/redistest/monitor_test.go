@@ -71,7 +71,9 @@ func TestMonitorTellsScriptsFromClients(t *testing.T) {
 func TestMonitorLosesNothing(t *testing.T) {
 	const clients, pipelines, each = 4, 20, 250
 	s := Real(t)
-	recording := Monitor(t, s.Addr, func(c Command) bool { return c.Name() == "RPUSH" }, func(c Command) bool { return c.Args[1] != "other" })
+	recording := Monitor(
+		t, s.Addr, func(c Command) bool { return c.Name() == "RPUSH" }, func(c Command) bool { return c.Args[1] != "other" },
+	)
 	var group sync.WaitGroup
 	padding := strings.Repeat("\x00", 500)
 	for n := range clients {
@@ -158,7 +160,8 @@ func TestParseCommandRefusesWhatIsNoCommand(t *testing.T) {
 		"", "+OK", "-ERR no", `1700000000.000042 "get"`, `x.000042 [0 lua] "get"`, `1700000000 [0 lua] "get"`,
 		`1700000000.42 [0 lua] "get"`, `1700000000.00004x [0 lua] "get"`, `1700000000.000042 [x lua] "get"`,
 		`1700000000.000042 [0] "get"`, head, head + "get", head + `"`, head + `"get`, head + `"get" `, head + `"get" "`,
-		head + `"get""a"`, head + `"get"  "a"`, head + `"\`, head + `"\q"`, head + `"\x`, head + `"\x0`, head + `"\x0"`, head + `"\xg0"`,
+		head + `"get""a"`, head + `"get"  "a"`, head + `"\`, head + `"\q"`, head + `"\x`, head + `"\x0`, head + `"\x0"`,
+		head + `"\xg0"`,
 	} {
 		if got, err := ParseCommand([]byte(line)); err == nil {
 			t.Errorf("%q is read as %+v", line, got)

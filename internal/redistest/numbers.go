@@ -12,8 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// onlyText comes before the text of a script, in its first line. Scores are exempt. So are ranks, which are too low for an
-// exponent.
+// onlyText comes before the text of a script, in its first line. Scores are exempt. So are ranks,
+// which are too low for an exponent.
 const onlyText = `local redis = setmetatable({ call = function(command, ...)
 for i = 1, not string.find(command, 'RANGE') and command ~= 'ZADD' and command ~= 'ZCOUNT' and select('#', ...) or 0 do
 if type((select(i, ...))) == 'number' then error(command .. ' gets a number: ' .. select(i, ...)) end
@@ -22,9 +22,10 @@ return redis.call(command, ...) end }, { __index = redis }) `
 
 var onlyTextLine = strings.ReplaceAll(onlyText, "\n", " ")
 
-// OnlyText returns a hook for a client. A script that the client sends fails if it gives a number to a command that needs
-// a whole one. Redis 7.2.0 to 7.2.4 write a number of a script with an exponent if it has many zeros: with 1e8, HSET stores
-// "1e+8", and INCRBY and PEXPIRE fail (redis#13113). A script gives them text.
+// OnlyText returns a hook for a client. A script that the client sends fails if it gives a number
+// to a command that needs a whole one. Redis 7.2.0 to 7.2.4 write a number of a script with an
+// exponent if it has many zeros: with 1e8, HSET stores "1e+8", and INCRBY and PEXPIRE fail
+// (redis#13113). A script gives them text.
 func OnlyText() redis.Hook {
 	c := &changer{names: map[string]string{}}
 	return Hook{

@@ -1,8 +1,9 @@
 package redistest
 
-// This file chooses ports. A server keeps its port while it is down, so another one must not take the port meanwhile,
-// not even one of another test binary. Each process therefore has a block of ports of its own, and goes through it in
-// turn. The first port of a block is not given to a server: the process listens on it, which keeps others away.
+// This file chooses ports. A server keeps its port while it is down, so another one must not take
+// the port meanwhile, not even one of another test binary. Each process therefore has a block of
+// ports of its own, and goes through it in turn. The first port of a block is not given to a
+// server: the process listens on it, which keeps others away.
 
 import (
 	"math/rand/v2"
@@ -11,9 +12,9 @@ import (
 	"sync"
 )
 
-// Ports are taken below those that the system gives to outgoing connections (from 32768 on Linux), so
-// that none of the many connections of a test uses the port of a server that is about to restart. A
-// cluster node's bus port is in the same range.
+// Ports are taken below those that the system gives to outgoing connections (from 32768 on Linux),
+// so that none of the many connections of a test uses the port of a server that is about to
+// restart. A cluster node's bus port is in the same range.
 const (
 	lowestPort  = 11000
 	highestPort = 21999
@@ -22,16 +23,17 @@ const (
 
 // A portBlock is the part of the ports that belongs to this process.
 type portBlock struct {
-	mu    sync.Mutex
-	guard net.Listener // on the first port; nil until the first use, or if all blocks belong to other processes
+	mu sync.Mutex
+	// on the first port; nil until the first use, or if all blocks belong to other processes
+	guard net.Listener
 	first int
 	used  int // ports given since the first use
 }
 
 var ownPorts portBlock
 
-// freePort returns a port on which nothing listens. It does not reserve the port against processes that do not choose
-// theirs here, so the caller must be ready to try another one.
+// freePort returns a port on which nothing listens. It does not reserve the port against processes
+// that do not choose theirs here, so the caller must be ready to try another one.
 func freePort(cluster bool) int {
 	for {
 		port := ownPorts.next()

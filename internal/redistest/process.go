@@ -1,7 +1,7 @@
 package redistest
 
-// This file runs one redis-server process: finds the binary and a port, waits until it replies, and ends
-// it by its pid.
+// This file runs one redis-server process: finds the binary and a port, waits until it replies, and
+// ends it by its pid.
 
 import (
 	"bufio"
@@ -45,8 +45,8 @@ type process struct {
 	output *tail
 }
 
-// startProcess starts a redis-server. If it is configured to write files, they are in dir. If secure is not nil, the
-// server accepts only TLS.
+// startProcess starts a redis-server. If it is configured to write files, they are in dir. If
+// secure is not nil, the server accepts only TLS.
 func startProcess(dir string, cluster bool, secure *TLS, args []string) (*process, error) {
 	binary, err := findServer()
 	if err != nil {
@@ -249,8 +249,8 @@ func (p *process) kill() {
 	}
 }
 
-// restart starts the process again on its port, which a connection that is just going may hold for a
-// moment.
+// restart starts the process again on its port, which a connection that is just going may hold for
+// a moment.
 func (p *process) restart() error {
 	p.kill()
 	var err error

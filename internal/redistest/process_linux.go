@@ -9,14 +9,14 @@ import (
 	"syscall"
 )
 
-// processAttr gives the child a process group of its own, so that a terminal's signals don't reach it,
-// and lets the kernel kill it when this process ends.
+// processAttr gives the child a process group of its own, so that a terminal's signals don't reach
+// it, and lets the kernel kill it when this process ends.
 func processAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// standsStill returns whether the process has stopped after SIGSTOP: its threads that run commands, which for Redis is
-// only the first.
+// standsStill returns whether the process has stopped after SIGSTOP: its threads that run commands,
+// which for Redis is only the first.
 func standsStill(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

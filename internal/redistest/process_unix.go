@@ -2,8 +2,8 @@
 
 package redistest
 
-// This file replaces process_linux.go on other systems: a child survives when the test binary is killed,
-// but not when a test or Main ends.
+// This file replaces process_linux.go on other systems: a child survives when the test binary is
+// killed, but not when a test or Main ends.
 
 import (
 	"syscall"

@@ -1,21 +1,24 @@
-// Package redistest starts Redis servers on loopback for tests, and records what they execute. It does not depend on
-// limiters.
+// Package redistest starts Redis servers on loopback for tests, and records what they execute. It
+// does not depend on limiters.
 //
-// Most tests use Each: the same body runs against the embedded server, against a real redis-server with RESP3, and
-// against one of the oldest supported release with RESP2. Tests that stop, kill or configure the server get one of
-// their own from Real. All others share one process and get a logical database each (Shared, Oldest), which takes less
-// than a millisecond. Cluster starts a cluster, and Sentinel a master with replicas and sentinels. Monitor records the
-// commands that a real server executes. RealTLS and ClusterTLS start servers that accept only TLS.
+// Most tests use Each: the same body runs against the embedded server, against a real redis-server
+// with RESP3, and against one of the oldest supported release with RESP2. Tests that stop, kill or
+// configure the server get one of their own from Real. All others share one process and get a
+// logical database each (Shared, Oldest), which takes less than a millisecond. Cluster starts a
+// cluster, and Sentinel a master with replicas and sentinels. Monitor records the commands that a
+// real server executes. RealTLS and ClusterTLS start servers that accept only TLS.
 //
-// A missing redis-server fails a test. Only with go test -short, tests use the embedded server alone, and those that need a
-// real one are skipped. RRATELIMITER_REDIS_SERVER names another binary than the one in PATH, or one of the Releases that
-// scripts/deps keeps, such as "Valkey 9.1": then Each uses that server alone. Use names one for one test. If the named
-// binary has no TLS, tests of TLS are skipped. A process started here ends with the test that started it, or with Main. On
+// A missing redis-server fails a test. Only with go test -short, tests use the embedded server
+// alone, and those that need a real one are skipped. RRATELIMITER_REDIS_SERVER names another binary
+// than the one in PATH, or one of the Releases that scripts/deps keeps, such as "Valkey 9.1": then
+// Each uses that server alone. Use names one for one test. If the named binary has no TLS, tests of
+// TLS are skipped. A process started here ends with the test that started it, or with Main. On
 // Linux the kernel also ends it when the test binary ends for any reason.
 //
-// This file has the servers as tests see them; process.go the redis-server process, ports.go its port, releases.go the
-// Releases, shared.go the processes that tests share, cluster.go the cluster, sentinel.go the sentinels, tls.go the
-// certificates, monitor.go the recording and hook.go hooks of redis clients.
+// This file has the servers as tests see them; process.go the redis-server process, ports.go its
+// port, releases.go the Releases, shared.go the processes that tests share, cluster.go the cluster,
+// sentinel.go the sentinels, tls.go the certificates, monitor.go the recording and hook.go hooks of
+// redis clients.
 package redistest
 
 import (
@@ -53,8 +56,8 @@ func Nowhere(tb testing.TB) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(freePort(false)))
 }
 
-// Embedded starts an embedded server, which needs nothing installed. Its keys expire by the clock, as on
-// a real one; Mini().SetTime sets that clock.
+// Embedded starts an embedded server, which needs nothing installed. Its keys expire by the clock,
+// as on a real one; Mini().SetTime sets that clock.
 func Embedded(tb testing.TB) *Server {
 	tb.Helper()
 	mini := miniredis.NewMiniRedis()
@@ -70,8 +73,8 @@ func Embedded(tb testing.TB) *Server {
 	return &Server{Addr: mini.Addr(), tb: tb, mini: mini}
 }
 
-// Real starts a redis-server of its own for this test, without persistence, and stops it when the test
-// ends. More arguments are given to redis-server as they are: "--maxmemory", "10mb".
+// Real starts a redis-server of its own for this test, without persistence, and stops it when the
+// test ends. More arguments are given to redis-server as they are: "--maxmemory", "10mb".
 func Real(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	return startReal(tb, nil, args)
@@ -88,7 +91,8 @@ func startReal(tb testing.TB, secure *TLS, args []string) *Server {
 	return &Server{Addr: proc.addr, TLS: secure, tb: tb, proc: proc}
 }
 
-// Open is Real without a test. If the server is configured to write files, they go to dir. The caller must call stop.
+// Open is Real without a test. If the server is configured to write files, they go to dir. The
+// caller must call stop.
 func Open(dir string, args ...string) (addr string, stop func(), err error) {
 	proc, err := startProcess(dir, false, nil, args)
 	if err != nil {
@@ -97,10 +101,10 @@ func Open(dir string, args ...string) (addr string, stop func(), err error) {
 	return proc.addr, proc.kill, nil
 }
 
-// Each runs the body as subtest "embedded" on a fresh embedded server, as subtest "redis" on an empty
-// database of the real server that tests share, and as subtest "redis 6.2, RESP2" on one of the oldest. The
-// three run at the same time, so state that they share must be safe for concurrent use. If the environment names a release,
-// the body runs on that alone.
+// Each runs the body as subtest "embedded" on a fresh embedded server, as subtest "redis" on an
+// empty database of the real server that tests share, and as subtest "redis 6.2, RESP2" on one of
+// the oldest. The three run at the same time, so state that they share must be safe for concurrent
+// use. If the environment names a release, the body runs on that alone.
 func Each(t *testing.T, body func(t *testing.T, s *Server)) {
 	t.Helper()
 	if testing.Short() {
@@ -121,7 +125,8 @@ func Each(t *testing.T, body func(t *testing.T, s *Server)) {
 	group.Wait()
 }
 
-// Use makes the servers that this test starts ones of a release: those of Real, Cluster and Sentinel, not Shared.
+// Use makes the servers that this test starts ones of a release: those of Real, Cluster and
+// Sentinel, not Shared.
 func Use(t *testing.T, r Release) {
 	t.Helper()
 	if _, err := r.find(); err != nil {
@@ -130,8 +135,8 @@ func Use(t *testing.T, r Release) {
 	t.Setenv(serverEnv, r.Name)
 }
 
-// EachRelease runs the body as subtest "redis", and as a subtest for each of the Releases. The servers that a subtest
-// starts are of its release.
+// EachRelease runs the body as subtest "redis", and as a subtest for each of the Releases. The
+// servers that a subtest starts are of its release.
 func EachRelease(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	t.Run("redis", body)
@@ -152,8 +157,8 @@ func (s *Server) Options(opts ...func(*redis.Options)) *redis.Options {
 	return o
 }
 
-// NoDeadlines lets a client wait for each reply. On a busy machine it then makes no call twice, which would have another outcome
-// where the second attempt is refused.
+// NoDeadlines lets a client wait for each reply. On a busy machine it then makes no call twice,
+// which would have another outcome where the second attempt is refused.
 func NoDeadlines(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -2, -2 }
 
 // Client returns a new client of this server, which is closed when the test ends.
@@ -186,7 +191,8 @@ func (s *Server) Pid() int {
 	return s.proc.pid()
 }
 
-// Version returns product and version of a real server, such as "Redis 7.0.15", and "miniredis" for an embedded one.
+// Version returns product and version of a real server, such as "Redis 7.0.15", and "miniredis" for
+// an embedded one.
 func (s *Server) Version() string {
 	s.tb.Helper()
 	if s.proc == nil {
@@ -214,8 +220,8 @@ func (s *Server) Resume() {
 	s.own("Resume").do(s.tb, (*process).resume)
 }
 
-// Kill ends the server at once, as a crash would. A real server loses its data, an embedded one keeps it
-// for Restart.
+// Kill ends the server at once, as a crash would. A real server loses its data, an embedded one
+// keeps it for Restart.
 func (s *Server) Kill() {
 	s.tb.Helper()
 	if s.mini != nil {
@@ -255,7 +261,8 @@ func (p *process) do(tb testing.TB, action func(*process) error) {
 	}
 }
 
-// infoField returns the value of a field in the reply of INFO or CLUSTER INFO, "" if it isn't there.
+// infoField returns the value of a field in the reply of INFO or CLUSTER INFO, "" if it isn't
+// there.
 func infoField(info, name string) string {
 	for line := range strings.Lines(info) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {

@@ -73,7 +73,9 @@ func TestEachUsesANamedReleaseAlone(t *testing.T) {
 	t.Setenv(serverEnv, Valkey91.Name)
 	var kinds []string
 	Each(t, func(t *testing.T, s *Server) {
-		kinds = append(kinds, fmt.Sprintf("%s, real %v", strings.TrimPrefix(t.Name(), "TestEachUsesANamedReleaseAlone/"), s.IsReal()))
+		kinds = append(
+			kinds, fmt.Sprintf("%s, real %v", strings.TrimPrefix(t.Name(), "TestEachUsesANamedReleaseAlone/"), s.IsReal()),
+		)
 	})
 	if want := []string{"redis, real true"}; !slices.Equal(kinds, want) {
 		t.Errorf("ran as %q, want %q", kinds, want)
@@ -235,7 +237,10 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 			[]string{missing, "apt-get install -y redis-server", "brew install redis", serverEnv}},
 		{"no redis-server for a cluster", missing, func(tb testing.TB) { Cluster(tb, 3) }, []string{"apt-get install"}},
 		{"not a redis-server", "false", func(tb testing.TB) { Real(tb) }, []string{"ended at once"}},
-		{"a wrong argument", "", func(tb testing.TB) { Real(tb, "--no-such-option", "1") }, []string{"ended at once", "no-such-option"}},
+		{
+			"a wrong argument", "", func(tb testing.TB) { Real(tb, "--no-such-option", "1") },
+			[]string{"ended at once", "no-such-option"},
+		},
 		{"a cluster of nothing", "", func(tb testing.TB) { Cluster(tb, 0) }, []string{"0 masters"}},
 		{"sentinels over nothing", "", func(tb testing.TB) { Sentinel(tb, 0) }, []string{"0 replicas"}},
 		{"kill what is shared, of the oldest release", "", func(tb testing.TB) { Oldest(tb).Kill() }, []string{"use Real"}},
@@ -244,8 +249,14 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		{"restart what is shared", "", func(tb testing.TB) { Shared(tb).Restart() }, []string{"use Real"}},
 		{"pause an embedded server", "", func(tb testing.TB) { Embedded(tb).Pause() }, []string{"use Real"}},
 		{"resume a killed server", "", func(tb testing.TB) { s := Real(tb); s.Kill(); s.Resume() }, []string{"does not run"}},
-		{"version of a killed server", "", func(tb testing.TB) { s := Real(tb); s.Kill(); s.Version() }, []string{"version of 127.0.0.1"}},
-		{"monitor an embedded server", "", func(tb testing.TB) { Monitor(tb, Embedded(tb).Addr) }, []string{"MONITOR is answered with"}},
+		{
+			"version of a killed server", "", func(tb testing.TB) { s := Real(tb); s.Kill(); s.Version() },
+			[]string{"version of 127.0.0.1"},
+		},
+		{
+			"monitor an embedded server", "", func(tb testing.TB) { Monitor(tb, Embedded(tb).Addr) },
+			[]string{"MONITOR is answered with"},
+		},
 		{"monitor nothing", "", func(tb testing.TB) { Monitor(tb, "127.0.0.1:1") }, []string{"monitor 127.0.0.1:1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -320,7 +331,8 @@ func TestServerWithoutTLS(t *testing.T) {
 	t.Run("in PATH", func(t *testing.T) {
 		t.Setenv(serverEnv, "")
 		t.Setenv("PATH", filepath.Dir(without)+string(os.PathListSeparator)+os.Getenv("PATH"))
-		if failure, failed := fatal(t, func(tb testing.TB) { RealTLS(tb) }); !failed || !strings.Contains(failure, "built without TLS") {
+		if failure, failed := fatal(t, func(tb testing.TB) { RealTLS(tb) }); !failed ||
+			!strings.Contains(failure, "built without TLS") {
 			t.Errorf("failed: %v, %s", failed, failure)
 		}
 	})
@@ -341,8 +353,8 @@ func TestTheEnvironmentNamesTheServer(t *testing.T) {
 	}
 }
 
-// A test binary that is killed, that panics or that just ends leaves no server behind, neither its own
-// nor the shared one.
+// A test binary that is killed, that panics or that just ends leaves no server behind, neither its
+// own nor the shared one.
 func TestServersEndWithTheTestBinary(t *testing.T) {
 	for _, end := range []string{"is killed", "exits", "panics", "passes"} {
 		if runtime.GOOS != "linux" && end != "passes" {
@@ -386,8 +398,8 @@ func TestServersEndWithTheTestBinary(t *testing.T) {
 	}
 }
 
-// TestChild is the test binary of TestServersEndWithTheTestBinary. On its own it starts and ends as one
-// that passes.
+// TestChild is the test binary of TestServersEndWithTheTestBinary. On its own it starts and ends as
+// one that passes.
 func TestChild(t *testing.T) {
 	own, common := Real(t), Shared(t)
 	for _, s := range []*Server{own, common} {
@@ -428,7 +440,8 @@ func (f *fakeTB) Skipf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// fatal runs something as a test and returns how it failed, or why it was skipped. What it starts ends with t.
+// fatal runs something as a test and returns how it failed, or why it was skipped. What it starts
+// ends with t.
 func fatal(t *testing.T, run func(tb testing.TB)) (failure string, failed bool) {
 	t.Helper()
 	fake := &fakeTB{TB: t}

@@ -49,7 +49,8 @@ func (r Release) find() (string, error) {
 		path = filepath.Join(cache, "rratelimiter", strings.ToLower(product)+"-"+version, r.program)
 	}
 	output, err := exec.Command(path, "--version").Output()
-	if said := string(output); err == nil && !(strings.HasPrefix(said, product+" ") && strings.Contains(said, " v="+version+".")) {
+	if said := string(output); err == nil &&
+		!(strings.HasPrefix(said, product+" ") && strings.Contains(said, " v="+version+".")) {
 		err = fmt.Errorf("%s is no %s %s: %s", path, r.program, version, output)
 	}
 	if err != nil {

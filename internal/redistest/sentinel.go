@@ -21,16 +21,19 @@ import (
 const MasterName = "limits"
 
 const (
-	sentinels       = 3
-	quorum          = 2
-	patience        = 10 * time.Minute       // so long a server may not reply, so that a busy machine does not look like a dead master
-	downAfter       = 500 * time.Millisecond // but in a failover: after this time without a reply, the first sentinel considers it dead
-	stagger         = 200 * time.Millisecond // added for each further sentinel, so that the others vote for the first one
-	failoverTimeout = time.Second            // a failed failover is retried after twice as long
+	sentinels = 3
+	quorum    = 2
+	// so long a server may not reply, so that a busy machine does not look like a dead master
+	patience = 10 * time.Minute
+	// but in a failover: after this time without a reply, the first sentinel considers it dead
+	downAfter = 500 * time.Millisecond
+	// added for each further sentinel, so that the others vote for the first one
+	stagger         = 200 * time.Millisecond
+	failoverTimeout = time.Second // a failed failover is retried after twice as long
 )
 
-// A Watched is a master with replicas, and the sentinels that promote a replica when the master fails. The servers
-// belong to this test alone: they can be paused, killed and restarted.
+// A Watched is a master with replicas, and the sentinels that promote a replica when the master
+// fails. The servers belong to this test alone: they can be paused, killed and restarted.
 type Watched struct {
 	Servers   []*Server // the master of the start, then its replicas
 	Sentinels []*Server
@@ -38,9 +41,9 @@ type Watched struct {
 	tb testing.TB
 }
 
-// Sentinel starts a master with replicas and three sentinels with a quorum of two, and returns when all have discovered
-// each other. They replace the master only in Failover and Replaced. args are added to those of the master and its
-// replicas.
+// Sentinel starts a master with replicas and three sentinels with a quorum of two, and returns when
+// all have discovered each other. They replace the master only in Failover and Replaced. args are
+// added to those of the master and its replicas.
 func Sentinel(tb testing.TB, replicas int, args ...string) *Watched {
 	tb.Helper()
 	if replicas < 1 {
@@ -94,8 +97,8 @@ func linked(tb testing.TB, replica *Server) {
 	}
 }
 
-// hurry makes a sentinel poll every 200 ms instead of every few seconds, and shortens its tilt mode (after a pause of a
-// busy machine) from 30 s to 1 s. Before Redis 7.0 this is not supported.
+// hurry makes a sentinel poll every 200 ms instead of every few seconds, and shortens its tilt mode
+// (after a pause of a busy machine) from 30 s to 1 s. Before Redis 7.0 this is not supported.
 func hurry(s *Server) error {
 	_, err := askSentinel(s, func(c *redis.SentinelClient) (string, error) {
 		cmd := redis.NewStatusCmd(context.Background(), "sentinel", "debug",
@@ -156,8 +159,9 @@ func (w *Watched) downAfter(d, stagger time.Duration) {
 	}
 }
 
-// Ready waits until the sentinels have discovered each other and agree on a running master, all running replicas are
-// linked to it, and each sentinel has discovered all replicas; for example after a Restart of one of them.
+// Ready waits until the sentinels have discovered each other and agree on a running master, all
+// running replicas are linked to it, and each sentinel has discovered all replicas; for example
+// after a Restart of one of them.
 func (w *Watched) Ready() {
 	w.tb.Helper()
 	var last error
@@ -284,8 +288,8 @@ func (w *Watched) Replicas() []*Server {
 	return others
 }
 
-// Failover kills the master and returns it when the sentinels have made a replica the master, which serves writes from
-// then on.
+// Failover kills the master and returns it when the sentinels have made a replica the master, which
+// serves writes from then on.
 func (w *Watched) Failover() (killed *Server) {
 	w.tb.Helper()
 	killed = w.Master()
@@ -294,8 +298,8 @@ func (w *Watched) Failover() (killed *Server) {
 	return killed
 }
 
-// Replaced makes the sentinels notice that their master is dead, and waits until they have made another server the
-// master, which serves writes from then on.
+// Replaced makes the sentinels notice that their master is dead, and waits until they have made
+// another server the master, which serves writes from then on.
 func (w *Watched) Replaced(old *Server) {
 	w.tb.Helper()
 	w.downAfter(downAfter, stagger)
@@ -314,7 +318,9 @@ func (w *Watched) Replaced(old *Server) {
 			}
 		}
 	}
-	w.tb.Fatalf("redistest: %s is not replaced after %v: master is %s, error %v\n%s", old.Addr, clusterLimit, addr, err, role)
+	w.tb.Fatalf(
+		"redistest: %s is not replaced after %v: master is %s, error %v\n%s", old.Addr, clusterLimit, addr, err, role,
+	)
 }
 
 // Client returns a new client that follows the master, which is closed when the test ends.

@@ -1,7 +1,7 @@
 package redistest
 
-// This file hands out the databases of one redis-server process to all tests of a test binary, and those
-// of one of the oldest supported release.
+// This file hands out the databases of one redis-server process to all tests of a test binary, and
+// those of one of the oldest supported release.
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 // databases is the number of tests that can use a shared server at once.
 const databases = 64
 
-// takeLimit bounds the wait for a database, so that a test that takes more than there are fails with a
-// clear message and not by the timeout of the whole binary.
+// takeLimit bounds the wait for a database, so that a test that takes more than there are fails
+// with a clear message and not by the timeout of the whole binary.
 const takeLimit = 2 * time.Minute
 
 // A pool is a process whose databases tests share.
@@ -36,10 +36,10 @@ var (
 	oldest = &pool{find: Redis62.find, protocol: 2}
 )
 
-// Shared returns an empty database of the one redis-server that all tests of this test binary share. It
-// belongs to the test alone until the test ends. State that is not kept by database is shared: the script cache (SCRIPT
-// FLUSH), CONFIG, pub/sub, and Monitor, whose commands have their DB. Kill, Pause and Restart fail the test; use Real
-// for them.
+// Shared returns an empty database of the one redis-server that all tests of this test binary
+// share. It belongs to the test alone until the test ends. State that is not kept by database is
+// shared: the script cache (SCRIPT FLUSH), CONFIG, pub/sub, and Monitor, whose commands have their
+// DB. Kill, Pause and Restart fail the test; use Real for them.
 func Shared(tb testing.TB) *Server {
 	tb.Helper()
 	return shared.take(tb)
@@ -106,8 +106,8 @@ func (p *pool) stop() {
 	}
 }
 
-// Main runs the tests of a package, ends the shared servers, and exits. A package that uses Shared, Oldest
-// or Each calls it from its TestMain:
+// Main runs the tests of a package, ends the shared servers, and exits. A package that uses Shared,
+// Oldest or Each calls it from its TestMain:
 //
 //	func TestMain(m *testing.M) { redistest.Main(m) }
 //

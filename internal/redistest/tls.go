@@ -1,7 +1,7 @@
 package redistest
 
-// This file makes the certificates by which a server and its clients trust each other, and starts servers that accept
-// only TLS.
+// This file makes the certificates by which a server and its clients trust each other, and starts
+// servers that accept only TLS.
 
 import (
 	"crypto/ecdsa"
@@ -20,9 +20,9 @@ import (
 	"time"
 )
 
-// TLS is what a client needs to trust a server: a certificate authority, and a certificate that it issued for localhost
-// and 127.0.0.1. The server presents this certificate. It accepts clients without a certificate, unless configured
-// otherwise ("--tls-auth-clients", "yes").
+// TLS is what a client needs to trust a server: a certificate authority, and a certificate that it
+// issued for localhost and 127.0.0.1. The server presents this certificate. It accepts clients
+// without a certificate, unless configured otherwise ("--tls-auth-clients", "yes").
 type TLS struct {
 	Config   *tls.Config // trusts the authority, and presents the certificate
 	CAFile   string      // the authority's certificate, as PEM
@@ -30,8 +30,8 @@ type TLS struct {
 	KeyFile  string      // its private key, as PEM in PKCS #8
 }
 
-// RealTLS is Real with a server that accepts only TLS. Options, Client and URL are set up for TLS; the field TLS has
-// what other clients need.
+// RealTLS is Real with a server that accepts only TLS. Options, Client and URL are set up for TLS;
+// the field TLS has what other clients need.
 func RealTLS(tb testing.TB, args ...string) *Server {
 	tb.Helper()
 	return startReal(tb, newTLS(tb), args)
@@ -45,7 +45,8 @@ func ClusterTLS(tb testing.TB, masters int, args ...string) *Nodes {
 	return nodes
 }
 
-// failStart ends a test whose server did not start. It skips a test of TLS if the environment names a server without it.
+// failStart ends a test whose server did not start. It skips a test of TLS if the environment names
+// a server without it.
 func failStart(tb testing.TB, err error) {
 	tb.Helper()
 	if errors.Is(err, errNoTLS) && os.Getenv(serverEnv) != "" {
@@ -75,10 +76,15 @@ func (t *TLS) config() *tls.Config {
 func newTLS(tb testing.TB) *TLS {
 	tb.Helper()
 	dir := tb.TempDir()
-	t := &TLS{CAFile: filepath.Join(dir, "ca.crt"), CertFile: filepath.Join(dir, "redis.crt"), KeyFile: filepath.Join(dir, "redis.key")}
+	t := &TLS{
+		CAFile: filepath.Join(dir, "ca.crt"), CertFile: filepath.Join(dir, "redis.crt"),
+		KeyFile: filepath.Join(dir, "redis.key"),
+	}
 	now := time.Now()
 	authority := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "redistest authority", Organization: []string{"redistest"}},
+		SerialNumber: big.NewInt(
+			1,
+		), Subject: pkix.Name{CommonName: "redistest authority", Organization: []string{"redistest"}},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// A conn is the client's end of a pipe to the embedded server. A pipe holds no bytes, and the server answers a command
-// before it reads the next, so a client that writes a long pipeline, and reads later, would block it and itself. A conn
-// takes all that is written at once, and passes it on when the server reads.
+// A conn is the client's end of a pipe to the embedded server. A pipe holds no bytes, and the
+// server answers a command before it reads the next, so a client that writes a long pipeline, and
+// reads later, would block it and itself. A conn takes all that is written at once, and passes it
+// on when the server reads.
 type conn struct {
 	net.Conn
 	closing sync.Once

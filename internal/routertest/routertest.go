@@ -1,5 +1,5 @@
-// Package routertest has the tests of a guard in a router. They send real requests to a server. The modules ginlimit,
-// echolimit and fiberlimit and the examples run them on their router.
+// Package routertest has the tests of a guard in a router. They send real requests to a server. The
+// modules ginlimit, echolimit and fiberlimit and the examples run them on their router.
 package routertest
 
 import (
@@ -17,20 +17,22 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// A Start starts a server whose routes have a guard, and returns its URL. The routes are those of statuses, and what they do
-// is in the comments there.
+// A Start starts a server whose routes have a guard, and returns its URL. The routes are those of
+// statuses, and what they do is in the comments there.
 type Start func(t *testing.T, guard *httplimit.Guard) (url string)
 
 // statuses are the routes, and the status of their responses.
 var statuses = map[string]int{
-	"/right":   http.StatusOK,                  // responds with a body, and the field X-Cost: 2
-	"/wrong":   http.StatusUnauthorized,        // responds without a body
-	"/error":   http.StatusUnauthorized,        // returns an error of the program that only the router's error handler knows
+	"/right": http.StatusOK,           // responds with a body, and the field X-Cost: 2
+	"/wrong": http.StatusUnauthorized, // responds without a body
+	// returns an error of the program that only the router's error handler knows
+	"/error":   http.StatusUnauthorized,
 	"/nothing": http.StatusOK,                  // writes nothing
 	"/panic":   http.StatusInternalServerError, // panics; a middleware outside of the guard recovers
 	"/late":    http.StatusUnauthorized,        // writes the status and a body, and then panics
 	"/stream":  http.StatusOK,                  // writes two parts, and flushes each
-	"/hijack":  0,                              // takes over the connection; the status depends on the router
+	// takes over the connection; the status depends on the router
+	"/hijack": 0,
 }
 
 // Run runs the tests. lacks has routes that the router does not have.
@@ -103,14 +105,16 @@ func testCost(t *testing.T, start Start) {
 	awaitUsed(t, limiter, 2)
 }
 
-// The responses have the header fields of the guard, and those of a refusal its body. Skipped requests have none.
+// The responses have the header fields of the guard, and those of a refusal its body. Skipped
+// requests have none.
 func testResponse(t *testing.T, start Start) {
 	guard, _ := newGuard(t, func(l httplimit.Limit) httplimit.Limit { return l })
 	guard.Skip = []httplimit.Rule{httplimit.Paths("/nothing")}
 	url := start(t, guard)
 	for _, remaining := range []int{2, 1, 0} {
 		h := wantStatus(t, url+"/right", http.StatusOK)
-		if got, want := h.Get("RateLimit"), fmt.Sprintf(`"all";r=%d;t=3600`, remaining); got != want || h.Get("X-Cost") != "2" {
+		if got, want := h.Get("RateLimit"), fmt.Sprintf(`"all";r=%d;t=3600`, remaining); got != want ||
+			h.Get("X-Cost") != "2" {
 			t.Errorf("RateLimit: %s, not %s; %v", got, want, h)
 		}
 	}
@@ -123,7 +127,8 @@ func testResponse(t *testing.T, start Start) {
 	}
 }
 
-// newGuard returns a guard with one limit of three requests an hour for all requests together, and its limiter.
+// newGuard returns a guard with one limit of three requests an hour for all requests together, and
+// its limiter.
 func newGuard(t *testing.T, change func(httplimit.Limit) httplimit.Limit) (*httplimit.Guard, *rratelimiter.Limiter) {
 	client := limittest.New(t).Client()
 	guard := httplimit.New(change(httplimit.Per(client, "all", rratelimiter.PerHour(3), nil)))
@@ -139,8 +144,9 @@ func wantStatus(t *testing.T, url string, status int) http.Header {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	body, _ := io.ReadAll(response.Body)                                                            // /late can end early
-	if response.StatusCode != status || status == http.StatusTooManyRequests && !json.Valid(body) { // no handler adds to the body
+	body, _ := io.ReadAll(response.Body) // /late can end early
+	// no handler adds to the body
+	if response.StatusCode != status || status == http.StatusTooManyRequests && !json.Valid(body) {
 		t.Fatalf("%s: %d %s, not %d", url, response.StatusCode, body, status)
 	}
 	return response.Header

@@ -29,19 +29,24 @@ type allotment struct {
 	wait    time.Duration // of a refused request
 }
 
-// allot returns the verdicts on all requests of a batch, and how many permits callers that have left were granted that no other
-// request got. now is the time by the client's clock, and since that from which the waits in the reply count. line has the turns of
-// the waiting requests; nil: a request may wait in vain. The verdicts are appended to all: first those on the requests that the
+// allot returns the verdicts on all requests of a batch, and how many permits callers that have
+// left were granted that no other request got. now is the time by the client's clock, and since
+// that from which the waits in the reply count. line has the turns of the waiting requests; nil: a
+// request may wait in vain. The verdicts are appended to all: first those on the requests that the
 // reply grants, the last one first, then the others in order.
 //
-// Permits granted to callers that have left go to the requests behind them, in order, where they fit; they never pass a waiting
-// request that wants more. The reply settles each request that does not wait, unless expired records remain (protocol.More),
-// or all waiting requests of the batch were granted and the next batch is sent for the rest of the queue in any case.
-func allot(all []allotment, b *Batch, g *protocol.Reply, now, since time.Time, line *turns) (verdicts []allotment, spare sizes) {
+// Permits granted to callers that have left go to the requests behind them, in order, where they
+// fit; they never pass a waiting request that wants more. The reply settles each request that does
+// not wait, unless expired records remain (protocol.More), or all waiting requests of the batch
+// were granted and the next batch is sent for the rest of the queue in any case.
+func allot(
+	all []allotment, b *Batch, g *protocol.Reply, now, since time.Time, line *turns,
+) (verdicts []allotment, spare sizes) {
 	free := freeOf(g)
 	spare.rest = make([]int64, len(free.rest))
 	memory := make([]int64, 0, b.requests*len(free.rest)) // of what is free after each grant
-	for i := len(b.members) - 1; i >= 0; i-- {            // backwards, so that the permits left after each request are known
+	// backwards, so that the permits left after each request are known
+	for i := len(b.members) - 1; i >= 0; i-- {
 		for at := int(g.Granted(i, b.Ask.Groups[i])) - 1; at >= 0; at-- {
 			r := b.members[i][at]
 			one := allotment{request: r, group: i, free: free.cloneIn(&memory)}
@@ -88,7 +93,8 @@ type remainder struct {
 	ahead bool // a waiting request in front is not granted
 }
 
-// group notes that the requests of a group follow, or that it keeps permits free of those behind it.
+// group notes that the requests of a group follow, or that it keeps permits free of those behind
+// it.
 func (rest *remainder) group(i int, g protocol.Group) {
 	if g.Count == 0 {
 		rest.free.add(sizes{g.Size, g.Rest}, -1)
@@ -96,8 +102,8 @@ func (rest *remainder) group(i int, g protocol.Group) {
 	rest.ahead = rest.ahead || rest.batch.Ask.Partial && i >= rest.batch.Ask.Strict
 }
 
-// inTurn is verdict for a request that waits in a line. It also returns when its permits are free. A request that would wait in vain
-// is refused, and its permits are free at its turn.
+// inTurn is verdict for a request that waits in a line. It also returns when its permits are free.
+// A request that would wait in vain is refused, and its permits are free at its turn.
 func (rest *remainder) inTurn(group int, r *Request, due time.Time, line *turns) (verdict, time.Time) {
 	free, own := rest.free.clone(), line.next(r.N, due)
 	v := rest.verdict(group, r, due)
@@ -121,7 +127,8 @@ func (rest *remainder) verdict(group int, r *Request, due time.Time) verdict {
 	case g.Undecided(group) && (r.Kind != Wait || r.mayWait(rest.now)):
 		return again
 	case rest.free.fit(r) && (r.Kind == Wait && !r.last || r.Kind != Wait && rest.batch.full && !g.Local()):
-		rest.free.add(r.sizes(), -1) // a caller in front has left, or the next batch is sent for the rest of the queue in any case
+		// a caller in front has left, or the next batch is sent for the rest of the queue in any case
+		rest.free.add(r.sizes(), -1)
 		return again
 	case r.mayWait(due):
 		if rest.rates.fit(r) { // a request above the local limit waits for Redis, and does not block those behind it

@@ -15,9 +15,9 @@ const unknown = -time.Microsecond // the wait in a reply that does not say it
 
 var start = time.UnixMilli(1_700_000_000_000)
 
-// A caller is a request of a case: how many permits it wants, of two limiters with a slash between, and, as letters, what is known of
-// it: w it waits, l its caller has left, t its timeout is over, + its timeout is over 5 ms after the start, k it is no request, but
-// permits that are kept free.
+// A caller is a request of a case: how many permits it wants, of two limiters with a slash between,
+// and, as letters, what is known of it: w it waits, l its caller has left, t its timeout is over, +
+// its timeout is over 5 ms after the start, k it is no request, but permits that are kept free.
 type caller string
 
 func (c caller) request() *Request {
@@ -92,7 +92,10 @@ func TestAllot(t *testing.T) {
 		want    string
 		spare   string // permits that nobody gets
 	}{
-		{name: "all are granted", groups: []group{{"2w 2w", 2, 0}, {"1", 1, 0}}, free: 4, want: "granted 7, granted 5, granted 4"},
+		{
+			name: "all are granted", groups: []group{{"2w 2w", 2, 0}, {"1", 1, 0}}, free: 4,
+			want: "granted 7, granted 5, granted 4",
+		},
 		{name: "a request is refused", groups: []group{{"1 1", 1, ms}}, free: 0, want: "granted 0, refused"},
 		{name: "a request waits", groups: []group{{"1w 1w", 1, ms}}, free: 0, want: "granted 0, waits"},
 		{name: "more than the rate", groups: []group{{"11", -1, 0}, {"1", 1, 0}}, free: 9, want: "exceeded, granted 9"},
@@ -100,42 +103,120 @@ func TestAllot(t *testing.T) {
 		{name: "the timeout ends later", groups: []group{{"1w+", 0, 4 * ms}}, free: 0, want: "waits"},
 		{name: "the timeout is over", groups: []group{{"1wt", 0, ms}}, free: 0, want: "refused"},
 
-		{name: "the next one gets the permits of a caller that has left", groups: []group{{"2wl 2w", 1, ms}}, want: "left, granted 0"},
+		{
+			name: "the next one gets the permits of a caller that has left", groups: []group{{"2wl 2w", 1, ms}},
+			want: "left, granted 0",
+		},
 		{name: "two get them", groups: []group{{"2wl", 1, 0}, {"1 1 1", 0, ms}}, want: "left, granted 0, granted 0, refused"},
 		{name: "they fit nobody", groups: []group{{"2wl", 1, 0}, {"3w", 0, ms}}, want: "left, waits", spare: "2"},
-		{name: "they never pass a waiting request", groups: []group{{"1wl", 1, 0}, {"3w", 0, ms}, {"1", 0, ms}}, want: "left, waits, refused", spare: "1"},
-		{name: "but one that is refused", groups: []group{{"1wl", 1, 0}, {"3wt", 0, ms}, {"1", 0, ms}}, want: "left, refused, granted 0"},
-		{name: "and one above the rate", groups: []group{{"1wl", 1, 0}, {"12w", 0, ms}, {"1w", 0, ms}}, want: "left, waits, granted 0"},
-		{name: "nor the line behind the batch", groups: []group{{"1wl", 1, 0}, {"1", 0, ms}}, partial: true, want: "left, refused", spare: "1"},
+		{
+			name: "they never pass a waiting request", groups: []group{{"1wl", 1, 0}, {"3w", 0, ms}, {"1", 0, ms}},
+			want: "left, waits, refused", spare: "1",
+		},
+		{
+			name: "but one that is refused", groups: []group{{"1wl", 1, 0}, {"3wt", 0, ms}, {"1", 0, ms}},
+			want: "left, refused, granted 0",
+		},
+		{
+			name: "and one above the rate", groups: []group{{"1wl", 1, 0}, {"12w", 0, ms}, {"1w", 0, ms}},
+			want: "left, waits, granted 0",
+		},
+		{
+			name: "nor the line behind the batch", groups: []group{{"1wl", 1, 0}, {"1", 0, ms}}, partial: true,
+			want: "left, refused", spare: "1",
+		},
 		{name: "nobody asks for more", groups: []group{{"2l 2l", 2, 0}}, want: "left, left", spare: "4"},
 		{name: "one that has left was refused", groups: []group{{"2wl 2w", 0, ms}}, want: "left, waits"},
 
-		{name: "expired records remain", groups: []group{{"5", 0, ms}, {"6w", 0, ms}}, notes: protocol.More, want: "again, again"},
-		{name: "expired records remain, but the timeout is over", groups: []group{{"6wt", 0, ms}}, notes: protocol.More, want: "refused"},
+		{
+			name: "expired records remain", groups: []group{{"5", 0, ms}, {"6w", 0, ms}}, notes: protocol.More,
+			want: "again, again",
+		},
+		{
+			name: "expired records remain, but the timeout is over", groups: []group{{"6wt", 0, ms}}, notes: protocol.More,
+			want: "refused",
+		},
 
-		{name: "its permits are free, for one in front", groups: []group{{"3w", 0, ms}, {"1w", 0, ms}}, free: 1, want: "waits, waits"},
-		{name: "one in front has left", groups: []group{{"3wl", 0, ms}, {"1w 1w 1w", 0, ms}}, free: 2, want: "left, again, again, waits"},
+		{
+			name: "its permits are free, for one in front", groups: []group{{"3w", 0, ms}, {"1w", 0, ms}}, free: 1,
+			want: "waits, waits",
+		},
+		{
+			name: "one in front has left", groups: []group{{"3wl", 0, ms}, {"1w 1w 1w", 0, ms}}, free: 2,
+			want: "left, again, again, waits",
+		},
 		{name: "one in front is refused", groups: []group{{"3wt", 0, ms}, {"1w", 0, ms}}, free: 2, want: "refused, again"},
-		{name: "one above the rate blocks nobody", groups: []group{{"12w", 0, ms}, {"1w", 0, ms}}, free: 1, want: "waits, again"},
-		{name: "behind a full batch", groups: []group{{"1w", 1, 0}, {"1 1 1", 0, ms}}, free: 2, partial: true, full: true, want: "granted 2, again, again, refused"},
-		{name: "what the fair share leaves", groups: []group{{"1w", 1, 0}, {"1", 0, ms}}, free: 2, partial: true, want: "granted 2, refused"},
-		{name: "a full batch, decided by the process", groups: []group{{"1w", 1, 0}, {"1", 0, ms}}, free: 2, partial: true, full: true, notes: protocol.Local, want: "granted 2, refused"},
+		{
+			name: "one above the rate blocks nobody", groups: []group{{"12w", 0, ms}, {"1w", 0, ms}}, free: 1,
+			want: "waits, again",
+		},
+		{
+			name: "behind a full batch", groups: []group{{"1w", 1, 0}, {"1 1 1", 0, ms}}, free: 2, partial: true, full: true,
+			want: "granted 2, again, again, refused",
+		},
+		{
+			name: "what the fair share leaves", groups: []group{{"1w", 1, 0}, {"1", 0, ms}}, free: 2, partial: true,
+			want: "granted 2, refused",
+		},
+		{
+			name: "a full batch, decided by the process", groups: []group{{"1w", 1, 0}, {"1", 0, ms}}, free: 2, partial: true,
+			full: true, notes: protocol.Local, want: "granted 2, refused",
+		},
 
 		{name: "permits are kept free", groups: []group{{"1k", 0, 0}, {"1w", 0, ms}}, free: 1, want: "waits"},
-		{name: "permits are kept free of some", groups: []group{{"3wl", 0, ms}, {"1k", 0, 0}, {"1w 1w", 0, ms}}, free: 2, want: "left, again, waits"},
-		{name: "kept permits are none of a caller that has left", groups: []group{{"1wl", 1, 0}, {"1k", 0, 0}, {"1w", 0, ms}}, want: "left, granted 0"},
+		{
+			name: "permits are kept free of some", groups: []group{{"3wl", 0, ms}, {"1k", 0, 0}, {"1w 1w", 0, ms}}, free: 2,
+			want: "left, again, waits",
+		},
+		{
+			name: "kept permits are none of a caller that has left", groups: []group{{"1wl", 1, 0}, {"1k", 0, 0}, {"1w", 0, ms}},
+			want: "left, granted 0",
+		},
 
-		{name: "two limiters grant", groups: []group{{"2/1w 2/1w", 2, 0}, {"1/3", 1, 0}}, free: 4, other: 5, want: "granted 7/9, granted 5/8, granted 4/5"},
-		{name: "one of two limiters refuses", groups: []group{{"1/2 1/2", 1, ms}}, free: 5, other: 1, want: "granted 5/1, refused"},
-		{name: "more than the rate of the second", groups: []group{{"1/11", -2, 0}, {"1/1", 1, 0}}, free: 9, other: 9, want: "exceeded, granted 9/9"},
-		{name: "the next one that fits both gets them", groups: []group{{"2/2l", 1, 0}, {"1/3", 0, ms}, {"2/1", 0, ms}}, want: "left, refused, granted 0/0", spare: "0/1"},
-		{name: "they fit one limiter of nobody", groups: []group{{"2/2l 2/2l", 2, 0}, {"5/1", 0, ms}, {"1/5", 0, ms}}, want: "left, left, refused, refused", spare: "4/4"},
-		{name: "they never pass a waiting set", groups: []group{{"1/1wl", 1, 0}, {"1/2w", 0, ms}, {"1/1", 0, ms}}, want: "left, waits, refused", spare: "1/1"},
-		{name: "a set above one rate blocks nobody", groups: []group{{"1/12w", 0, ms}, {"1/1w", 0, ms}}, free: 1, other: 1, want: "waits, again"},
-		{name: "a set in front has left", groups: []group{{"1/3wl", 0, ms}, {"1/1w 1/1w", 0, ms}}, free: 9, other: 1, want: "left, again, waits"},
-		{name: "permits of one limiter are kept free", groups: []group{{"0/1k", 0, 0}, {"1/1w", 0, ms}}, free: 5, other: 1, want: "waits"},
-		{name: "a wait is not known", groups: []group{{"1/1", 0, unknown}, {"1/2w", 0, unknown}, {"1/1wt", 0, unknown}}, want: "again, again, refused"},
-		{name: "expired records remain, but the waits are known", groups: []group{{"5/1", 0, ms}}, notes: protocol.More, want: "refused"},
+		{
+			name: "two limiters grant", groups: []group{{"2/1w 2/1w", 2, 0}, {"1/3", 1, 0}}, free: 4, other: 5,
+			want: "granted 7/9, granted 5/8, granted 4/5",
+		},
+		{
+			name: "one of two limiters refuses", groups: []group{{"1/2 1/2", 1, ms}}, free: 5, other: 1,
+			want: "granted 5/1, refused",
+		},
+		{
+			name: "more than the rate of the second", groups: []group{{"1/11", -2, 0}, {"1/1", 1, 0}}, free: 9, other: 9,
+			want: "exceeded, granted 9/9",
+		},
+		{
+			name: "the next one that fits both gets them", groups: []group{{"2/2l", 1, 0}, {"1/3", 0, ms}, {"2/1", 0, ms}},
+			want: "left, refused, granted 0/0", spare: "0/1",
+		},
+		{
+			name: "they fit one limiter of nobody", groups: []group{{"2/2l 2/2l", 2, 0}, {"5/1", 0, ms}, {"1/5", 0, ms}},
+			want: "left, left, refused, refused", spare: "4/4",
+		},
+		{
+			name: "they never pass a waiting set", groups: []group{{"1/1wl", 1, 0}, {"1/2w", 0, ms}, {"1/1", 0, ms}},
+			want: "left, waits, refused", spare: "1/1",
+		},
+		{
+			name: "a set above one rate blocks nobody", groups: []group{{"1/12w", 0, ms}, {"1/1w", 0, ms}}, free: 1, other: 1,
+			want: "waits, again",
+		},
+		{
+			name: "a set in front has left", groups: []group{{"1/3wl", 0, ms}, {"1/1w 1/1w", 0, ms}}, free: 9, other: 1,
+			want: "left, again, waits",
+		},
+		{
+			name: "permits of one limiter are kept free", groups: []group{{"0/1k", 0, 0}, {"1/1w", 0, ms}}, free: 5, other: 1,
+			want: "waits",
+		},
+		{
+			name: "a wait is not known", groups: []group{{"1/1", 0, unknown}, {"1/2w", 0, unknown}, {"1/1wt", 0, unknown}},
+			want: "again, again, refused",
+		},
+		{
+			name: "expired records remain, but the waits are known", groups: []group{{"5/1", 0, ms}}, notes: protocol.More,
+			want: "refused",
+		},
 	} {
 		b, g := &Batch{full: c.full}, &protocol.Reply{Member: protocol.Member{Rate: 10, Free: c.free, Notes: c.notes}}
 		b.Ask.Partial = c.partial

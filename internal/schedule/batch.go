@@ -18,16 +18,19 @@ const (
 
 // A Batch is one call for many requests.
 type Batch struct {
-	Ask     protocol.Ask // a group is requests that ask for the same number of permits and stand next to each other
-	Settled []*Request   // those that the reply settled
-	Owner   any          // not used here
+	// a group is requests that ask for the same number of permits and stand next to each other
+	Ask     protocol.Ask
+	Settled []*Request // those that the reply settled
+	Owner   any        // not used here
 
 	number   int64 // sequence number in its queue, from 1
 	started  time.Time
 	members  [][]*Request // the requests of each group
 	requests int          // in all groups
-	full     bool         // Ask.Partial because the batch is full. Without full, the fair share leaves the rest to other clients
-	state    BatchState
+	// Ask.Partial because the batch is full. Without full, the fair share leaves the rest to other
+	// clients
+	full  bool
+	state BatchState
 }
 
 // Requests returns the number of requests.
@@ -39,10 +42,13 @@ func (b *Batch) State() BatchState { return b.state }
 // Reset makes the batch like a new one, but for its memory.
 func (b *Batch) Reset() {
 	clear(b.Settled)
-	*b = Batch{Ask: protocol.Ask{Groups: b.Ask.Groups[:0]}, Settled: b.Settled[:0], Owner: b.Owner, members: emptied(b.members)}
+	*b = Batch{
+		Ask: protocol.Ask{Groups: b.Ask.Groups[:0]}, Settled: b.Settled[:0], Owner: b.Owner, members: emptied(b.members),
+	}
 }
 
-// emptied returns the members of a batch without requests and without groups. It keeps their memory for oneMore.
+// emptied returns the members of a batch without requests and without groups. It keeps their memory
+// for oneMore.
 func emptied[R any](members [][]*R) [][]*R {
 	for i := range members {
 		clear(members[i])
@@ -59,9 +65,10 @@ func oneMore[R any](members [][]*R) [][]*R {
 	return append(members, nil)
 }
 
-// add adds a request to the group of its size, and reports whether there was room. A waiting request joins only the last group,
-// which keeps the order; another one joins any group behind the strict ones. Waiting requests, which are added first, get at
-// most half of the room, so that the others get a reply however long the line is.
+// add adds a request to the group of its size, and reports whether there was room. A waiting
+// request joins only the last group, which keeps the order; another one joins any group behind the
+// strict ones. Waiting requests, which are added first, get at most half of the room, so that the
+// others get a reply however long the line is.
 func (b *Batch) add(r *Request, perRequest bool) bool {
 	groups, requests, from := MaxGroups, MaxRequests, b.Ask.Strict
 	if r.Kind == Wait {
@@ -100,7 +107,8 @@ func (b *Batch) carries(group int, r *Request) bool {
 	return g.Size == r.N && g.Count > 0 && slices.Equal(g.Rest, r.Rest)
 }
 
-// keep adds a group that keeps permits free of the requests behind it, and reports whether there was room.
+// keep adds a group that keeps permits free of the requests behind it, and reports whether there
+// was room.
 func (b *Batch) keep(n sizes) bool {
 	if !n.any() {
 		return true
@@ -114,8 +122,8 @@ func (b *Batch) keep(n sizes) bool {
 	return true
 }
 
-// Blocked reports whether no batch is due, at any time, until the one in flight is complete or detached: neither Due nor Wake
-// need be asked.
+// Blocked reports whether no batch is due, at any time, until the one in flight is complete or
+// detached: neither Due nor Wake need be asked.
 func (q *Queue) Blocked() bool { return q.inFlight != nil && len(q.upTo) == 0 }
 
 // Due reports whether a batch is due, for Fill.
@@ -149,8 +157,8 @@ func (q *Queue) urgent() bool {
 	return q.recheck || len(q.trying) > 0 || q.line.ready != nil && q.line.ready.state == Queued && !q.resting
 }
 
-// Fill makes an empty batch the next one, and reports whether there is something to ask. wish returns how many permits it takes
-// ahead. Due was called before, and returned true.
+// Fill makes an empty batch the next one, and reports whether there is something to ask. wish
+// returns how many permits it takes ahead. Due was called before, and returned true.
 func (q *Queue) Fill(m Moment, b *Batch, wish func(lease.Draft) int64) bool {
 	b.number, b.started = q.batches+1, m.Mono
 	if len(q.upTo) > 0 {
@@ -177,10 +185,12 @@ func (q *Queue) Fill(m Moment, b *Batch, wish func(lease.Draft) int64) bool {
 	return true
 }
 
-// carryWaiting adds waiting requests, as far as there is room and the fair share allows it. It returns the place of the last one.
+// carryWaiting adds waiting requests, as far as there is room and the fair share allows it. It
+// returns the place of the last one.
 func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 	room, upTo := q.room(m)
-	var front sizes // what other callers wait for in front of r and behind the last request of the batch
+	// what other callers wait for in front of r and behind the last request of the batch
+	var front sizes
 	for r := q.line.first; r != q.line.ready; r = r.next {
 		front.add(r.front(), 1)
 	}
@@ -213,7 +223,8 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 	return place
 }
 
-// carryTrying adds requests that do not wait, as far as there is room. The last waiting request has a place.
+// carryTrying adds requests that do not wait, as far as there is room. The last waiting request has
+// a place.
 func (q *Queue) carryTrying(m Moment, b *Batch, place int64) {
 	if len(q.trying) > 0 && !b.Ask.Partial {
 		b.Ask.Partial = !b.keep(sizes{first: q.kept(m.Clock, place, math.MaxInt64)})
@@ -230,8 +241,9 @@ func (q *Queue) carryTrying(m Moment, b *Batch, place int64) {
 	q.trying = q.trying[:rest]
 }
 
-// leaves reports whether the caller of a request is about to leave, and notes then that it has: a call would take permits that
-// nobody gets. When the context of many callers ends, the first one that leaves makes a batch due.
+// leaves reports whether the caller of a request is about to leave, and notes then that it has: a
+// call would take permits that nobody gets. When the context of many callers ends, the first one
+// that leaves makes a batch due.
 func (q *Queue) leaves(r *Request) bool {
 	if q.settings.Leaving == nil || !q.settings.Leaving(r) {
 		return false
@@ -251,8 +263,9 @@ func (q *Queue) draft(b *Batch) lease.Draft {
 	return lease.Draft{Callers: b.requests, Asked: asked, May: may}
 }
 
-// room returns how many permits the waiting requests may ask for now in addition to those of the first one; if one number is below 0,
-// none may ask. Exception: the requests up to upTo, if it is not nil, may ask in any case.
+// room returns how many permits the waiting requests may ask for now in addition to those of the
+// first one; if one number is below 0, none may ask. Exception: the requests up to upTo, if it is
+// not nil, may ask in any case.
 func (q *Queue) room(m Moment) (permits sizes, upTo *Request) {
 	permits = unlimited(q.settings.Limiters)
 	next, yields := q.line.ready, false

@@ -7,17 +7,19 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// instalments.go serves a waiting request for more permits than the rate. It takes the rate, waits until this has returned, and so
-// on. If other clients take permits meanwhile, it asks for fewer. It keeps its place: no request behind it is served.
+// instalments.go serves a waiting request for more permits than the rate. It takes the rate, waits
+// until this has returned, and so on. If other clients take permits meanwhile, it asks for fewer.
+// It keeps its place: no request behind it is served.
 
-// Instalments is what such a request still wants beside its N, and what it has. Only the queue changes it, until the request is
-// settled or its caller leaves.
+// Instalments is what such a request still wants beside its N, and what it has. Only the queue
+// changes it, until the request is settled or its caller leaves.
 type Instalments struct {
 	Left  int64 // permits to be asked for later
 	Taken int64 // permits granted so far
 }
 
-// split lets a request ask for at most n permits now, and for the rest later. A queue of a set has no such requests.
+// split lets a request ask for at most n permits now, and for the rest later. A queue of a set has
+// no such requests.
 func (r *Request) split(n int64) {
 	if in := r.Instalments; in != nil && n > 0 && n < math.MaxInt64 {
 		all := r.N + in.Left
@@ -26,10 +28,12 @@ func (r *Request) split(n int64) {
 	}
 }
 
-// wantsMore reports whether r will ask for more permits after its next ones, so that no request behind it may be asked for yet.
+// wantsMore reports whether r will ask for more permits after its next ones, so that no request
+// behind it may be asked for yet.
 func (r *Request) wantsMore() bool { return r.Instalments != nil && r.Instalments.Left > 0 }
 
-// takesLess reports whether the first waiting request, which is refused, asks at once for those permits that are free.
+// takesLess reports whether the first waiting request, which is refused, asks at once for those
+// permits that are free.
 func (q *Queue) takesLess(r *Request, g *protocol.Reply) bool {
 	if r.Instalments == nil || r != q.line.first || g.Local() || g.Free <= 0 || g.Free >= r.N {
 		return false
@@ -38,8 +42,9 @@ func (q *Queue) takesLess(r *Request, g *protocol.Reply) bool {
 	return true
 }
 
-// goesOn notes that r was granted its N. If it wants more, it reports true. After the rate, it waits until this returns. After less,
-// it asks at once for twice as much, to learn when that is free.
+// goesOn notes that r was granted its N. If it wants more, it reports true. After the rate, it
+// waits until this returns. After less, it asks at once for twice as much, to learn when that is
+// free.
 func (q *Queue) goesOn(m Moment, r *Request, g *protocol.Reply) bool {
 	in := r.Instalments
 	if in == nil {

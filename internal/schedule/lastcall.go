@@ -5,16 +5,17 @@ import (
 	"time"
 )
 
-// lastcall.go limits how long a queue leaves free permits to other clients: that must cost no caller its permits. The last call
-// for a caller is sent before it leaves.
+// lastcall.go limits how long a queue leaves free permits to other clients: that must cost no
+// caller its permits. The last call for a caller is sent before it leaves.
 
 // timerSlack is how late a timer may fire without costing a caller its permits.
 const timerSlack = 5 * time.Millisecond
 
-// lastCall returns the latest time to ask for a caller that leaves at end and whose permits are free from a given time on. A
-// call takes took. The result is two calls and timerSlack before end, but not before free. If half of the time from free to
-// end is less than timerSlack, it replaces timerSlack. So if other clients take the caller's permits each time, the caller
-// asks only a few times before it leaves.
+// lastCall returns the latest time to ask for a caller that leaves at end and whose permits are
+// free from a given time on. A call takes took. The result is two calls and timerSlack before end,
+// but not before free. If half of the time from free to end is less than timerSlack, it replaces
+// timerSlack. So if other clients take the caller's permits each time, the caller asks only a few
+// times before it leaves.
 func lastCall(free, end time.Time, took time.Duration) time.Time {
 	at := end.Add(-2*took - min(timerSlack, end.Sub(free)/2))
 	if at.Before(free) {
@@ -23,8 +24,9 @@ func lastCall(free, end time.Time, took time.Duration) time.Time {
 	return at
 }
 
-// lastCalls returns, in order, the waiting requests whose last call is before a given time, with the times of their last calls.
-// It leaves out a request whose caller leaves before its permits and those of the requests in front are free.
+// lastCalls returns, in order, the waiting requests whose last call is before a given time, with
+// the times of their last calls. It leaves out a request whose caller leaves before its permits and
+// those of the requests in front are free.
 func (q *Queue) lastCalls(before time.Time) iter.Seq2[*Request, time.Time] {
 	return func(yield func(*Request, time.Time) bool) {
 		var free time.Time // no permits for r are free before
@@ -72,7 +74,8 @@ func (q *Queue) soonest(at time.Time) time.Time {
 	return at
 }
 
-// lastDue returns the last waiting request whose last call is due, or will be before a call made now ends; nil: none.
+// lastDue returns the last waiting request whose last call is due, or will be before a call made
+// now ends; nil: none.
 func (q *Queue) lastDue(now time.Time) (last *Request) {
 	for r := range q.lastCalls(now.Add(2*q.pacer.took + timerSlack)) {
 		last = r
@@ -83,8 +86,8 @@ func (q *Queue) lastDue(now time.Time) (last *Request) {
 // walkPause is the least time between two walks of hurry through the line.
 const walkPause = time.Millisecond
 
-// hurry makes the queue due earlier if a last call is due before it wakes. If many callers come or leave at once, they share a
-// walk through the line.
+// hurry makes the queue due earlier if a last call is due before it wakes. If many callers come or
+// leave at once, they share a walk through the line.
 func (q *Queue) hurry(m Moment) {
 	p, next := &q.pacer, q.line.ready
 	if !p.hurry {

@@ -35,7 +35,8 @@ type leaving struct {
 	inFlight  bool
 }
 
-// newQueue returns the queue of a limiter with a rate of 10, and with waiting requests that were refused or are in flight.
+// newQueue returns the queue of a limiter with a rate of 10, and with waiting requests that were
+// refused or are in flight.
 func newQueue(callers ...leaving) (*Queue, []*Request) {
 	q := New(Settings{Linger: LingerThreshold, Jitter: func(d time.Duration) time.Duration { return 0 }})
 	q.rates.first = 10
@@ -72,12 +73,27 @@ func TestLastCallsOfAQueue(t *testing.T) {
 		{"the first one", time.Second, []leaving{{n: 1, end: 100 * ms}}, []int{0}, 95 * ms},
 		{"too late to matter", 90 * ms, []leaving{{n: 1, end: 100 * ms}}, nil, 95 * ms},
 		{"behind one that stays", time.Second, []leaving{{n: 1}, {n: 1, end: 100 * ms}}, []int{1}, 95 * ms},
-		{"the last one leaves first", time.Second, []leaving{{n: 1, end: 200 * ms}, {n: 1, end: 100 * ms}}, []int{0, 1}, 95 * ms},
-		{"not before the permits of those in front are free", time.Second, []leaving{{n: 1, free: 98 * ms}, {n: 1, end: 100 * ms}}, []int{1}, 99 * ms},
-		{"those in front get theirs later", time.Second, []leaving{{n: 1, free: 100 * ms}, {n: 1, end: 100 * ms}}, nil, time.Second},
-		{"more than the rate for all", time.Second, []leaving{{n: 6, end: 200 * ms}, {n: 5, end: 100 * ms}}, []int{0}, 195 * ms},
+		{
+			"the last one leaves first", time.Second, []leaving{{n: 1, end: 200 * ms}, {n: 1, end: 100 * ms}}, []int{0, 1},
+			95 * ms,
+		},
+		{
+			"not before the permits of those in front are free", time.Second,
+			[]leaving{{n: 1, free: 98 * ms}, {n: 1, end: 100 * ms}}, []int{1}, 99 * ms,
+		},
+		{
+			"those in front get theirs later", time.Second, []leaving{{n: 1, free: 100 * ms}, {n: 1, end: 100 * ms}}, nil,
+			time.Second,
+		},
+		{
+			"more than the rate for all", time.Second, []leaving{{n: 6, end: 200 * ms}, {n: 5, end: 100 * ms}}, []int{0},
+			195 * ms,
+		},
 		{"more than the rate alone", time.Second, []leaving{{n: 11, end: 100 * ms}}, []int{0}, 95 * ms},
-		{"one in flight is left out", time.Second, []leaving{{n: 10, end: 50 * ms, inFlight: true}, {n: 1, end: 100 * ms}}, []int{1}, 95 * ms},
+		{
+			"one in flight is left out", time.Second, []leaving{{n: 10, end: 50 * ms, inFlight: true}, {n: 1, end: 100 * ms}},
+			[]int{1}, 95 * ms,
+		},
 	} {
 		q, all := newQueue(c.callers...)
 		var last []int
@@ -90,8 +106,8 @@ func TestLastCallsOfAQueue(t *testing.T) {
 	}
 }
 
-// The permits of a caller are free, and it waits only for the one in front of it. When that leaves, it gets its last call, although
-// the permits are left to Redisson.
+// The permits of a caller are free, and it waits only for the one in front of it. When that leaves,
+// it gets its last call, although the permits are left to Redisson.
 func TestLastCallBehindOneThatLeaves(t *testing.T) {
 	s := newStory(t)
 	own := wait(5)
@@ -111,8 +127,9 @@ func TestLastCallBehindOneThatLeaves(t *testing.T) {
 	s.wakes(195 * ms) // 5 ms before behind leaves
 }
 
-// If many callers leave at once, the first of them and the pause after it cost a walk through the line each. The last call of a
-// caller behind them, which becomes possible with the last of them, is not missed.
+// If many callers leave at once, the first of them and the pause after it cost a walk through the
+// line each. The last call of a caller behind them, which becomes possible with the last of them,
+// is not missed.
 func TestCallersThatLeaveShareWalks(t *testing.T) {
 	callers := []leaving{{n: 1}}
 	for range 10_000 {

@@ -35,7 +35,8 @@ type Result struct {
 	ResetAfter time.Duration
 }
 
-// grant returns the outcome of a grant, after which so many permits are free. It uses memory for shares.
+// grant returns the outcome of a grant, after which so many permits are free. It uses memory for
+// shares.
 func grant(g *protocol.Reply, free sizes, shares *[]Share) Outcome {
 	o := Outcome{Result: Result{true, g.Rate, free.first, 0, g.NextAfter, g.ResetAfter}, At: g.At, Local: g.Local()}
 	if len(g.Others) == 0 {
@@ -50,7 +51,8 @@ func grant(g *protocol.Reply, free sizes, shares *[]Share) Outcome {
 	return o
 }
 
-// refusal returns the outcome of a refusal. Each limiter of a set has a wait of its own. It uses memory for shares.
+// refusal returns the outcome of a refusal. Each limiter of a set has a wait of its own. It uses
+// memory for shares.
 func refusal(g *protocol.Reply, v allotment, shares *[]Share) Outcome {
 	o := Outcome{Result: Result{false, g.Rate, g.Free, v.wait, g.NextAfter, g.ResetAfter}}
 	if len(g.Others) == 0 {
@@ -60,7 +62,9 @@ func refusal(g *protocol.Reply, v allotment, shares *[]Share) Outcome {
 	from := len(*shares)
 	for i := range g.Others {
 		m := &g.Others[i]
-		*shares = append(*shares, Share{Result: Result{false, m.Rate, m.Free, g.WaitFor(v.group, 1+i), m.NextAfter, m.ResetAfter}})
+		*shares = append(
+			*shares, Share{Result: Result{false, m.Rate, m.Free, g.WaitFor(v.group, 1+i), m.NextAfter, m.ResetAfter}},
+		)
 	}
 	o.Others = (*shares)[from:]
 	return o
@@ -73,7 +77,8 @@ func oneIf(is bool) int {
 	return 0
 }
 
-// Reserve corrects the outcomes of the refused requests of a complete batch that do not wait (Reserved).
+// Reserve corrects the outcomes of the refused requests of a complete batch that do not wait
+// (Reserved).
 func (q *Queue) Reserve(m Moment, b *Batch, local bool) {
 	for _, r := range b.Settled {
 		if r.Kind == Wait || r.Outcome.Err != nil {
@@ -87,12 +92,14 @@ func (q *Queue) Reserve(m Moment, b *Batch, local bool) {
 	}
 }
 
-// Reserved corrects the result of a request for n permits that does not wait. If it was refused, free permits are reserved for the
-// waiting requests, so Remaining is 0, and RetryAfter is at least the time until the first of them can be served. local: the
-// process made the reply, which contains that wait already.
+// Reserved corrects the result of a request for n permits that does not wait. If it was refused,
+// free permits are reserved for the waiting requests, so Remaining is 0, and RetryAfter is at least
+// the time until the first of them can be served. local: the process made the reply, which contains
+// that wait already.
 func (q *Queue) Reserved(m Moment, n int64, o Result, local bool) Result {
 	first := q.line.first
-	free := n <= o.Remaining && q.settings.Limiters == 1 // but reserved; if the queue is of a set, another limiter has refused
+	// but reserved; if the queue is of a set, another limiter has refused
+	free := n <= o.Remaining && q.settings.Limiters == 1
 	if o.Allowed || first == nil && !free {
 		return o
 	}

@@ -7,30 +7,34 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// pacer.go decides when to ask for the first waiting request: when its permits are free, or later, so that other clients get
-// their share (package fairshare) and that one call serves several requests; or earlier, since the limiter may change
-// (polls) or a caller leave (lastcall.go).
+// pacer.go decides when to ask for the first waiting request: when its permits are free, or later,
+// so that other clients get their share (package fairshare) and that one call serves several
+// requests; or earlier, since the limiter may change (polls) or a caller leave (lastcall.go).
 
-// LingerThreshold is how long a batch takes before the queue lingers after it, for up to a tenth of its time. Callers that have
-// just been answered mostly ask again at once; without the linger they would miss the next batch and wait for two.
+// LingerThreshold is how long a batch takes before the queue lingers after it, for up to a tenth of
+// its time. Callers that have just been answered mostly ask again at once; without the linger they
+// would miss the next batch and wait for two.
 const LingerThreshold = 2 * time.Millisecond
 
-// A long sleep is cut into polls, because changes made by other processes, such as a raised rate or released permits, send no
-// signal. Polls double with each one that slept to its end. A batch that is sent meanwhile for a request that does not wait asks
-// for the waiting requests, too, and does not lengthen the polls.
+// A long sleep is cut into polls, because changes made by other processes, such as a raised rate or
+// released permits, send no signal. Polls double with each one that slept to its end. A batch that
+// is sent meanwhile for a request that does not wait asks for the waiting requests, too, and does
+// not lengthen the polls.
 const (
 	shortestPoll = time.Second
 	longestPoll  = 15 * time.Second
 	mostPolls    = 4 // after so many the polls are of the longest kind
 
-	// A poll shortly before the permits return would be in vain: a sleep that ends so soon after it has none.
+	// A poll shortly before the permits return would be in vain: a sleep that ends so soon after it
+	// has none.
 	pollSlack = shortestPoll / 8
 )
 
 // A pacer knows when the queue is due next if nothing happens until then.
 type pacer struct {
-	wake     Moment        // when that is; zero: never
-	linger   int           // then the next batch is sent, or once this many requests queue; 0: the queue does not linger
+	wake Moment // when that is; zero: never
+	// then the next batch is sent, or once this many requests queue; 0: the queue does not linger
+	linger   int
 	polling  bool          // wake ends a poll
 	polls    int           // polls in a row that slept to their end, at most mostPolls
 	members  []member      // one for each limiter
@@ -81,7 +85,8 @@ func (p *pacer) measured(took time.Duration) {
 	p.took += (took - p.took) / 8
 }
 
-// Wake returns when Due is to be called again, by the monotonic clock; the zero time: after the next event.
+// Wake returns when Due is to be called again, by the monotonic clock; the zero time: after the
+// next event.
 func (q *Queue) Wake() time.Time {
 	at := q.pacer.wake.Mono
 	if walk := q.pacer.walkedAt.Add(walkPause); q.pacer.hurry && walk.Before(at) {
@@ -90,7 +95,8 @@ func (q *Queue) Wake() time.Time {
 	return at
 }
 
-// awake notes that the time to wake has come: a call is due, unless that is better made a little later.
+// awake notes that the time to wake has come: a call is due, unless that is better made a little
+// later.
 func (q *Queue) awake(m Moment) {
 	p := &q.pacer
 	p.wake = Moment{}
@@ -110,9 +116,10 @@ func (q *Queue) awake(m Moment) {
 	q.recheck = true
 }
 
-// plan decides, when a batch is complete, when the next one is due if nothing happens until then: at once (urgent), after a linger,
-// or when the first waiting request can be served. g is the zero reply after an error. beaten: another client took permits that
-// were free for a waiting request. It reports whether waiting requests sleep now.
+// plan decides, when a batch is complete, when the next one is due if nothing happens until then:
+// at once (urgent), after a linger, or when the first waiting request can be served. g is the zero
+// reply after an error. beaten: another client took permits that were free for a waiting request.
+// It reports whether waiting requests sleep now.
 func (q *Queue) plan(m Moment, b *Batch, g *protocol.Reply, beaten bool) (sleeps bool) {
 	p, next, took := &q.pacer, q.line.ready, m.Mono.Sub(b.started)
 	if q.line.first == nil {
@@ -139,7 +146,8 @@ func (q *Queue) plan(m Moment, b *Batch, g *protocol.Reply, beaten bool) (sleeps
 	return false
 }
 
-// sleep lets the queue be due when next can be served according to g, or when the fair share of this process allows it.
+// sleep lets the queue be due when next can be served according to g, or when the fair share of
+// this process allows it.
 func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	p, since, together := &q.pacer, q.Since(m, g), time.Duration(0)
 	for i := range p.members {
@@ -167,8 +175,8 @@ func (q *Queue) rest(m Moment) {
 	}
 }
 
-// poll lets the queue be due at the next poll, less up to a tenth of the time until then at random, if so long a wait needs one.
-// It reports whether it does.
+// poll lets the queue be due at the next poll, less up to a tenth of the time until then at random,
+// if so long a wait needs one. It reports whether it does.
 func (q *Queue) poll(m Moment, wait time.Duration) bool {
 	longest := min(shortestPoll<<q.pacer.polls, longestPoll)
 	if wait <= longest+pollSlack {
@@ -179,8 +187,8 @@ func (q *Queue) poll(m Moment, wait time.Duration) bool {
 	return true
 }
 
-// turn returns when this process may ask for a request: once its permits are free, and before yieldUntil only as far as the fair
-// share has room, or for the last call of a caller.
+// turn returns when this process may ask for a request: once its permits are free, and before
+// yieldUntil only as far as the fair share has room, or for the last call of a caller.
 func (q *Queue) turn(m Moment, r *Request) time.Time {
 	at := latest(m.Clock, r.free)
 	ready, yields := at, false
@@ -195,8 +203,9 @@ func (q *Queue) turn(m Moment, r *Request) time.Time {
 	return at
 }
 
-// gather returns when to ask for permits of a request and those that return shortly afterwards: at the time given, or later. If
-// several callers wait, here or in other processes, one call then takes them all.
+// gather returns when to ask for permits of a request and those that return shortly afterwards: at
+// the time given, or later. If several callers wait, here or in other processes, one call then
+// takes them all.
 func (q *Queue) gather(r *Request, at time.Time) time.Time {
 	if together := r.free.Add(r.together); at.Before(together) {
 		return q.soonest(together)

@@ -12,8 +12,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
 
-// A world is a queue, a server that grants in the order of a batch, and the batches in flight between them. Other clients take
-// permits, too. Its steps are random.
+// A world is a queue, a server that grants in the order of a batch, and the batches in flight
+// between them. Other clients take permits, too. Its steps are random.
 type world struct {
 	t        *testing.T
 	random   *rand.Rand
@@ -80,7 +80,11 @@ func (w *world) free(n int64) (free int64, at time.Time) {
 
 // serve is the script: it grants the groups of a batch in order.
 func (w *world) serve(b *Batch) (g protocol.Reply) {
-	g = protocol.Reply{Member: protocol.Member{Now: w.m.Clock.UnixMicro(), At: w.m.Clock.UnixMicro(), Rate: w.rate, Interval: w.interval, Origin: record.NoOrigin}}
+	g = protocol.Reply{
+		Member: protocol.Member{
+			Now: w.m.Clock.UnixMicro(), At: w.m.Clock.UnixMicro(), Rate: w.rate, Interval: w.interval, Origin: record.NoOrigin,
+		},
+	}
 	g.MakeOutcomes(len(b.Ask.Groups))
 	blocked := false
 	for i, group := range b.Ask.Groups {
@@ -136,8 +140,8 @@ func (w *world) drive() {
 	w.check()
 }
 
-// check checks that no request is forgotten: one that waits and is not in flight has a batch that decides on it later, or a time
-// at which the queue wakes.
+// check checks that no request is forgotten: one that waits and is not in flight has a batch that
+// decides on it later, or a time at which the queue wakes.
 func (w *world) check() {
 	q := w.q
 	if q.line.ready != nil && q.inFlight == nil && q.Wake().IsZero() {
@@ -155,7 +159,9 @@ func (w *world) check() {
 		}
 	}
 	if first != q.line.ready || length != q.line.length {
-		w.t.Fatalf("%d requests wait, not %d, or another one is the first that is not in flight\n%v", length, q.line.length, w.log)
+		w.t.Fatalf(
+			"%d requests wait, not %d, or another one is the first that is not in flight\n%v", length, q.line.length, w.log,
+		)
 	}
 }
 
@@ -277,7 +283,8 @@ func (w *world) deliver(i int) {
 	w.note("batch %d ends: %+v", f.b.number, facts)
 }
 
-// judge checks that what a reply granted went to requests, or is told, and that no waiting request passed another one.
+// judge checks that what a reply granted went to requests, or is told, and that no waiting request
+// passed another one.
 func (w *world) judge(b *Batch, g *protocol.Reply, f Facts) {
 	given := f.Unclaimed
 	for _, r := range b.Settled {
@@ -315,7 +322,8 @@ func (w *world) finish() {
 	}
 }
 
-// In any schedule each request is settled, no permit is lost, and no waiting request passes another one.
+// In any schedule each request is settled, no permit is lost, and no waiting request passes another
+// one.
 func TestRandomSchedules(t *testing.T) {
 	for seed := range uint64(2000) {
 		w := newWorld(t, seed, false)

@@ -11,26 +11,33 @@ const (
 	UpTo             // it takes those that are free, and is in a batch of its own
 )
 
-// A Request is what one caller asks for. The caller sets the first fields, and reads Outcome once the request is settled.
+// A Request is what one caller asks for. The caller sets the first fields, and reads Outcome once
+// the request is settled.
 type Request struct {
-	N      int64     // permits; of the first limiter, if the queue is of a set
-	Rest   []int64   // permits of the other limiters of a set
-	Front  []int64   // permits of each limiter of a set that callers wait for in front of the request and behind the one before it; nil: none
-	Kind   Kind      //
-	Detail bool      // the outcome of a refusal has the times when permits are free, though the request does not wait
-	Next   bool      // that of a grant has NextAfter
-	Until  time.Time // end of the timeout: a request whose permits are free only then or later is refused; zero: none
-	End    time.Time // when the caller leaves: at the end of its timeout or of its context; zero: not known
-	Owner  any       // not used here
+	N    int64   // permits; of the first limiter, if the queue is of a set
+	Rest []int64 // permits of the other limiters of a set
+	// permits of each limiter of a set that callers wait for in front of the request and behind the
+	// one before it; nil: none
+	Front []int64
+	Kind  Kind //
+	// the outcome of a refusal has the times when permits are free, though the request does not wait
+	Detail bool
+	Next   bool // that of a grant has NextAfter
+	// end of the timeout: a request whose permits are free only then or later is refused; zero: none
+	Until time.Time
+	// when the caller leaves: at the end of its timeout or of its context; zero: not known
+	End   time.Time
+	Owner any // not used here
 
 	Instalments *Instalments // of a request that may want more permits than the rate; nil: it must not
 	Outcome     Outcome      // of the request or, while it waits, what the last reply said
 
-	state    State
-	last     bool          // the timeout is over: the next reply settles the request
-	batch    *Batch        // the last one that carried it, while it is in flight
-	asked    int64         // number of that batch
-	free     time.Time     // when its permits are free; zero: not known, or now, but for the requests in front
+	state State
+	last  bool   // the timeout is over: the next reply settles the request
+	batch *Batch // the last one that carried it, while it is in flight
+	asked int64  // number of that batch
+	// when its permits are free; zero: not known, or now, but for the requests in front
+	free     time.Time
 	together time.Duration // how long after free others are free that return together with its own
 	link
 }
@@ -54,7 +61,8 @@ func (r *Request) front() sizes {
 // InFlight reports whether the request is in a batch that is not complete.
 func (r *Request) InFlight() bool { return r.state.InFlight() }
 
-// FreeAt returns when the permits of one limiter of a set are free, by the last reply; zero: this is not known.
+// FreeAt returns when the permits of one limiter of a set are free, by the last reply; zero: this
+// is not known.
 func (r *Request) FreeAt(limiter int) time.Time {
 	if r.free.IsZero() {
 		return r.free

@@ -1,10 +1,13 @@
-// Package schedule decides which callers of one limiter, or of one set of limiters that grant together, share a call to Redis, in which order they are served, and when the
-// next call is due. It is deterministic: its methods take the time as an argument, and the state of a Queue depends on nothing
-// but the calls of its methods. It knows no clock, timer, goroutine, lock or context, and nothing of Redis.
+// Package schedule decides which callers of one limiter, or of one set of limiters that grant
+// together, share a call to Redis, in which order they are served, and when the next call is due.
+// It is deterministic: its methods take the time as an argument, and the state of a Queue depends
+// on nothing but the calls of its methods. It knows no clock, timer, goroutine, lock or context,
+// and nothing of Redis.
 //
-// Each event is a method of Queue: Join, Leave, Expire, Settle, Fail, Stalled, Changed, SeeRedisson, Refill, GaveBack. After
-// any of them, and at the time that Wake returns, the owner of the queue calls Due, and Fill for each batch that is due. A
-// superfluous call of Due has no effect, so the owner need not know which events make a batch due.
+// Each event is a method of Queue: Join, Leave, Expire, Settle, Fail, Stalled, Changed,
+// SeeRedisson, Refill, GaveBack. After any of them, and at the time that Wake returns, the owner of
+// the queue calls Due, and Fill for each batch that is due. A superfluous call of Due has no
+// effect, so the owner need not know which events make a batch due.
 package schedule
 
 import (
@@ -19,24 +22,28 @@ import (
 // ErrExceedsRate means that one request asked for more permits than the rate has.
 var ErrExceedsRate = errors.New("rratelimiter: the rate is less than the requested permits")
 
-// A Moment is a time by two clocks: the settable one of the client, which decides how long callers wait, and a monotonic one,
-// which measures how long calls take and when the queue is due again.
+// A Moment is a time by two clocks: the settable one of the client, which decides how long callers
+// wait, and a monotonic one, which measures how long calls take and when the queue is due again.
 type Moment = lease.Moment
 
 // Settings are what a Queue knows of its limiter and its client.
 type Settings struct {
-	Limiters         int                               // how many the queue asks together; 0 means 1
-	RecordPerRequest bool                              // each grant gets a record of its own
-	Granularity      bool                              // records of several batches are joined
-	ServerTime       bool                              // the server's clock dates grants
-	FailFast         bool                              // a request that would wait in vain, until its End, is refused
-	Linger           time.Duration                     // a batch that takes less does not make the queue linger
-	Identity         *record.Identity                  // tells whose record a reply shows
-	Jitter           func(time.Duration) time.Duration // returns a random time below the given one
-	Leaving          func(*Request) bool               // reports whether the caller is about to leave; nil: none is
+	Limiters         int  // how many the queue asks together; 0 means 1
+	RecordPerRequest bool // each grant gets a record of its own
+	Granularity      bool // records of several batches are joined
+	ServerTime       bool // the server's clock dates grants
+	// a request that would wait in vain, until its End, is refused
+	FailFast bool
+	// a batch that takes less does not make the queue linger
+	Linger   time.Duration
+	Identity *record.Identity                  // tells whose record a reply shows
+	Jitter   func(time.Duration) time.Duration // returns a random time below the given one
+	// reports whether the caller is about to leave; nil: none is
+	Leaving func(*Request) bool
 }
 
-// A Queue holds the requests of one limiter in this process and the batches in flight. It is not safe for concurrent use.
+// A Queue holds the requests of one limiter in this process and the batches in flight. It is not
+// safe for concurrent use.
 type Queue struct {
 	settings Settings
 	line     line       // waiting requests, those in flight included
@@ -51,10 +58,11 @@ type Queue struct {
 
 	keeps    []*Keep   // of requests of sets, in the order of arrival
 	answered time.Time // when the last batch was complete, by the monotonic clock
-	recheck  bool      // since the last batch was made, something has changed that may let a request be served
-	resting  bool      // the first waiting request was left out of a batch: it waits for its turn
-	rates    sizes     // in the last reply; math.MaxInt64: no reply yet
-	mayPass  sizes     // requests up to these sizes may be served though the first one waits; 0: none
+	// since the last batch was made, something has changed that may let a request be served
+	recheck bool
+	resting bool  // the first waiting request was left out of a batch: it waits for its turn
+	rates   sizes // in the last reply; math.MaxInt64: no reply yet
+	mayPass sizes // requests up to these sizes may be served though the first one waits; 0: none
 
 	verdicts []allotment // memory for allot
 }
@@ -62,7 +70,10 @@ type Queue struct {
 // New returns a queue without requests.
 func New(s Settings) *Queue {
 	s.Limiters = max(s.Limiters, 1)
-	return &Queue{settings: s, rates: unlimited(s.Limiters), pacer: pacer{members: make([]member, s.Limiters)}, mayPass: sizes{rest: make([]int64, s.Limiters-1)}}
+	return &Queue{
+		settings: s, rates: unlimited(s.Limiters), pacer: pacer{members: make([]member, s.Limiters)},
+		mayPass: sizes{rest: make([]int64, s.Limiters-1)},
+	}
 }
 
 // MaxDetached is how many batches of one queue may be detached at once.
@@ -95,7 +106,8 @@ func (q *Queue) Active() bool { return q.inFlight != nil || q.detached > 0 || q.
 // InFlight returns the batch that the queue waits for; nil if there is none.
 func (q *Queue) InFlight() *Batch { return q.inFlight }
 
-// RetryAfter returns how long the first waiting request had to wait by the last reply, if that is known.
+// RetryAfter returns how long the first waiting request had to wait by the last reply, if that is
+// known.
 func (q *Queue) RetryAfter() (wait time.Duration, known bool) {
 	if first := q.line.first; first != nil && !first.free.IsZero() {
 		return first.Outcome.RetryAfter, true
@@ -103,7 +115,8 @@ func (q *Queue) RetryAfter() (wait time.Duration, known bool) {
 	return 0, false
 }
 
-// Refused returns how many permits the first waiting request wants, if a reply has refused them; else 0.
+// Refused returns how many permits the first waiting request wants, if a reply has refused them;
+// else 0.
 func (q *Queue) Refused() int64 {
 	if first := q.line.first; first != nil && first.state == Refused {
 		return first.N
@@ -111,8 +124,8 @@ func (q *Queue) Refused() int64 {
 	return 0
 }
 
-// Unanswered returns when the last batch was sent, if it has no reply yet; the zero time if it has one, or if it is detached
-// and has no waiting request.
+// Unanswered returns when the last batch was sent, if it has no reply yet; the zero time if it has
+// one, or if it is detached and has no waiting request.
 func (q *Queue) Unanswered() time.Time {
 	b := q.inFlight
 	if first := q.line.first; b == nil && first != nil && first.state.InFlight() && first.batch.number == q.batches {
@@ -124,9 +137,10 @@ func (q *Queue) Unanswered() time.Time {
 	return b.started
 }
 
-// Join adds a request. It asks for a call, unless it waits behind others. Behind them it asks only if all of these are in stalled
-// batches, if it has a timeout or must not wait in vain (the reply tells whether its permits are free in time), if it wants more
-// than the rate (which is an error at once), or if it may pass the first one (mayPass).
+// Join adds a request. It asks for a call, unless it waits behind others. Behind them it asks only
+// if all of these are in stalled batches, if it has a timeout or must not wait in vain (the reply
+// tells whether its permits are free in time), if it wants more than the rate (which is an error at
+// once), or if it may pass the first one (mayPass).
 func (q *Queue) Join(r *Request) {
 	switch r.Kind {
 	case UpTo:
@@ -146,8 +160,8 @@ func (q *Queue) Join(r *Request) {
 	}
 }
 
-// Leave takes away a request whose caller leaves. It returns the batch that carries the request; nil if it is not in flight.
-// What that batch is granted for it goes to the requests behind it.
+// Leave takes away a request whose caller leaves. It returns the batch that carries the request;
+// nil if it is not in flight. What that batch is granted for it goes to the requests behind it.
 func (q *Queue) Leave(r *Request) (carrier *Batch) {
 	if r.state == Gone { // Fill has taken it away
 		return nil
@@ -174,8 +188,8 @@ func (q *Queue) Leave(r *Request) (carrier *Batch) {
 	return carrier
 }
 
-// Expire notes that the timeout of a request is over, so that the next reply settles it. A call is due if a last call for it is:
-// the timer of the queue may be late, or the queue lingers.
+// Expire notes that the timeout of a request is over, so that the next reply settles it. A call is
+// due if a last call for it is: the timer of the queue may be late, or the queue lingers.
 func (q *Queue) Expire(r *Request) {
 	r.last = true
 	if r.state.Final() || r.state.InFlight() || q.inFlight != nil {
@@ -190,7 +204,8 @@ func (q *Queue) Expire(r *Request) {
 	}
 }
 
-// Stalled notes that the queue is not to wait for a batch any longer, and reports whether it goes on without it.
+// Stalled notes that the queue is not to wait for a batch any longer, and reports whether it goes
+// on without it.
 func (q *Queue) Stalled(m Moment, b *Batch) bool {
 	if b.state != BatchSent || q.inFlight != b || q.detached >= MaxDetached {
 		return false
@@ -204,8 +219,8 @@ func (q *Queue) Stalled(m Moment, b *Batch) bool {
 	return true
 }
 
-// Changed notes that the limiter has changed, or that its node can be reached again: waiting requests are asked for at once,
-// without a head start for other clients.
+// Changed notes that the limiter has changed, or that its node can be reached again: waiting
+// requests are asked for at once, without a head start for other clients.
 func (q *Queue) Changed() {
 	if q.line.length > 0 {
 		q.pacer.yieldNothing()
@@ -228,5 +243,6 @@ func (q *Queue) Redisson() bool { return q.pacer.members[0].share.Redisson }
 // Refill notes that a batch is due though no request may need one.
 func (q *Queue) Refill() { q.recheck = true }
 
-// GaveBack notes that n permits of this process returned early: granted at a time (µs), or the oldest ones if it is 0.
+// GaveBack notes that n permits of this process returned early: granted at a time (µs), or the
+// oldest ones if it is 0.
 func (q *Queue) GaveBack(granted, n int64) { q.pacer.members[0].share.GaveBack(granted, n) }

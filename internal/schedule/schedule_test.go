@@ -34,7 +34,8 @@ func (s *story) join(requests ...*Request) {
 // wait returns a waiting request.
 func wait(n int64) *Request { return &Request{N: n, Kind: Wait} }
 
-// sends expects a batch with these requests to be due, and sends it; without requests it expects none.
+// sends expects a batch with these requests to be due, and sends it; without requests it expects
+// none.
 func (s *story) sends(requests ...*Request) *Batch {
 	s.t.Helper()
 	b := new(Batch)
@@ -57,10 +58,15 @@ func (s *story) sends(requests ...*Request) *Batch {
 // pass lets some time pass.
 func (s *story) pass(d time.Duration) { s.m = Moment{Clock: s.m.Clock.Add(d), Mono: s.m.Mono.Add(d)} }
 
-// reply returns a reply to a batch, by which so many requests of each group are granted, and the others have a wait.
+// reply returns a reply to a batch, by which so many requests of each group are granted, and the
+// others have a wait.
 func (s *story) reply(b *Batch, free int64, wait time.Duration, granted ...int64) *protocol.Reply {
 	now := s.m.Clock.UnixMicro()
-	g := &protocol.Reply{Member: protocol.Member{Now: now, At: now, Rate: 10, Interval: time.Second, Free: free, Origin: record.NoOrigin, Together: wait}}
+	g := &protocol.Reply{
+		Member: protocol.Member{
+			Now: now, At: now, Rate: 10, Interval: time.Second, Free: free, Origin: record.NoOrigin, Together: wait,
+		},
+	}
 	g.MakeOutcomes(len(granted))
 	for i, n := range granted {
 		g.SetGranted(i, n)
@@ -121,7 +127,8 @@ func TestWhichRequestsAskAtOnce(t *testing.T) {
 	s.sends(above) // the first one has left
 }
 
-// Long sleeps are cut into polls, which double. A batch for a request that does not wait does not lengthen them.
+// Long sleeps are cut into polls, which double. A batch for a request that does not wait does not
+// lengthen them.
 func TestPolls(t *testing.T) {
 	s := newStory(t)
 	first := wait(1)
@@ -147,7 +154,8 @@ func TestPolls(t *testing.T) {
 	s.wakes(time.Second)
 }
 
-// After a slow call the queue lingers for a tenth of its time, or until as many callers ask again as it has answered.
+// After a slow call the queue lingers for a tenth of its time, or until as many callers ask again
+// as it has answered.
 func TestLinger(t *testing.T) {
 	s := newStory(t)
 	ask := func() []*Request {
@@ -196,7 +204,8 @@ func TestATimeoutEndsTheLinger(t *testing.T) {
 	}
 }
 
-// A timeout that ends while the queue lingers, of a request that gets no permits in time, leaves the linger to the others.
+// A timeout that ends while the queue lingers, of a request that gets no permits in time, leaves
+// the linger to the others.
 func TestATimeoutLeavesTheLingerToOthers(t *testing.T) {
 	s := newStory(t)
 	first, short := wait(10), wait(1)
@@ -227,7 +236,8 @@ func TestATimeoutLeavesTheLingerToOthers(t *testing.T) {
 	s.sends(first)
 }
 
-// A request that another client was faster than asks for what returns soon, too: one call takes it all.
+// A request that another client was faster than asks for what returns soon, too: one call takes it
+// all.
 func TestGather(t *testing.T) {
 	s := newStory(t)
 	first := wait(1)
@@ -250,7 +260,8 @@ func TestGather(t *testing.T) {
 	s.wakes(8 * ms)
 }
 
-// If the context of several callers ends, the first one that leaves makes no call for the others. The rest of the queue goes on.
+// If the context of several callers ends, the first one that leaves makes no call for the others.
+// The rest of the queue goes on.
 func TestCallersThatAreAboutToLeaveAreNotAskedFor(t *testing.T) {
 	s := newStory(t)
 	leaving := map[*Request]bool{}
@@ -278,7 +289,8 @@ func TestCallersThatAreAboutToLeaveAreNotAskedFor(t *testing.T) {
 	s.wakes(0)
 }
 
-// A process that was granted some of the permits was not beaten to the others: it asks for them as soon as they return.
+// A process that was granted some of the permits was not beaten to the others: it asks for them as
+// soon as they return.
 func TestAPartialGrantIsNotGathered(t *testing.T) {
 	s := newStory(t)
 	first, second := wait(1), wait(2)
@@ -303,12 +315,16 @@ func TestALongLineLeavesRoomForTries(t *testing.T) {
 		try := &Request{N: 1}
 		s.join(try)
 		if b := new(Batch); !s.q.Due(s.m) || !s.q.Fill(s.m, b, func(lease.Draft) int64 { return 0 }) || !try.InFlight() {
-			t.Errorf("with a record for each request %v, the first batch has %d requests, but not the one that does not wait", perRequest, b.Requests())
+			t.Errorf(
+				"with a record for each request %v, the first batch has %d requests, but not the one that does not wait",
+				perRequest, b.Requests(),
+			)
 		}
 	}
 }
 
-// If several requests wait, the queue asks for what returns shortly after the permits of the first one together with them.
+// If several requests wait, the queue asks for what returns shortly after the permits of the first
+// one together with them.
 func TestGatherForSeveral(t *testing.T) {
 	s := newStory(t)
 	first, second := wait(1), wait(1)
@@ -324,7 +340,8 @@ func TestGatherForSeveral(t *testing.T) {
 	s.sends(first, second)
 }
 
-// A request above what the process grants while Redis is away waits for Redis; those that are small enough pass it.
+// A request above what the process grants while Redis is away waits for Redis; those that are small
+// enough pass it.
 func TestSmallRequestsPassWhileRedisIsAway(t *testing.T) {
 	s := newStory(t)
 	large, small := wait(5), wait(1)
@@ -375,7 +392,8 @@ func TestStalled(t *testing.T) {
 	s.sends(late)
 }
 
-// The requests that wait for a call fail with it if Redis hangs, but not those whose permits are not free yet.
+// The requests that wait for a call fail with it if Redis hangs, but not those whose permits are
+// not free yet.
 func TestRequestsFailWithTheCallThatTheyWaitFor(t *testing.T) {
 	failed, behind := errors.New("failed"), errors.New("behind")
 	s := newStory(t)
@@ -388,7 +406,8 @@ func TestRequestsFailWithTheCallThatTheyWaitFor(t *testing.T) {
 	s.refuse(stalled, 100*ms)
 	s.join(queued, waiting)
 	f := s.q.Fail(s.m, b, failed, behind)
-	if f.Denied != 3 || f.Behind != 2 || try.Outcome.Err != failed || queued.Outcome.Err != behind || waiting.Outcome.Err != behind {
+	if f.Denied != 3 || f.Behind != 2 || try.Outcome.Err != failed || queued.Outcome.Err != behind ||
+		waiting.Outcome.Err != behind {
 		t.Errorf("%+v; errors %v, %v, %v", f, try.Outcome.Err, queued.Outcome.Err, waiting.Outcome.Err)
 	}
 	s.wakes(100 * ms)
@@ -419,7 +438,8 @@ func TestFailuresAreNotMeasured(t *testing.T) {
 	}
 }
 
-// While callers wait, free permits are theirs: a request that does not wait is told when the first of them can be served.
+// While callers wait, free permits are theirs: a request that does not wait is told when the first
+// of them can be served.
 func TestReserve(t *testing.T) {
 	s := newStory(t)
 	first, try := wait(5), &Request{N: 1, Detail: true}
@@ -430,13 +450,15 @@ func TestReserve(t *testing.T) {
 	s.q.Settle(s.m, b, s.reply(b, 2, 100*ms, 0, 0))
 	raw := try.Outcome
 	s.q.Reserve(s.m, b, false)
-	if o := try.Outcome; raw.Remaining != 2 || o.Remaining != 0 || o.RetryAfter != 100*ms || o.NextAfter != 100*ms || o.ResetAfter != 100*ms {
+	if o := try.Outcome; raw.Remaining != 2 || o.Remaining != 0 || o.RetryAfter != 100*ms || o.NextAfter != 100*ms ||
+		o.ResetAfter != 100*ms {
 		t.Errorf("%+v", o)
 	}
 }
 
-// While Redisson uses the limiter, a process that holds more than its share leaves permits that return to others for a head
-// start. A request that comes meanwhile waits for that, too, and a superfluous look does not put off the end of it.
+// While Redisson uses the limiter, a process that holds more than its share leaves permits that
+// return to others for a head start. A request that comes meanwhile waits for that, too, and a
+// superfluous look does not put off the end of it.
 func TestHeadStart(t *testing.T) {
 	s := newStory(t)
 	many := &Request{N: 9}

@@ -15,7 +15,9 @@ import (
 // newSetStory returns a story of a queue of two limiters of 10/s.
 func newSetStory(t *testing.T) *story {
 	s := newStory(t)
-	s.q = New(Settings{Limiters: 2, Linger: LingerThreshold, Jitter: s.q.settings.Jitter, Identity: record.NewIdentity("me")})
+	s.q = New(
+		Settings{Limiters: 2, Linger: LingerThreshold, Jitter: s.q.settings.Jitter, Identity: record.NewIdentity("me")},
+	)
 	return s
 }
 
@@ -29,7 +31,8 @@ func waitBoth(n, other int64) *Request {
 	return r
 }
 
-// An outcome says how many requests of a group two limiters grant, and how long the others wait for each of them.
+// An outcome says how many requests of a group two limiters grant, and how long the others wait for
+// each of them.
 type outcome struct {
 	granted int64
 	waits   [2]time.Duration
@@ -62,8 +65,8 @@ func (s *story) asks(b *Batch, strict int, groups ...protocol.Group) {
 	}
 }
 
-// Each limiter of a set has its own part of a result and of the tally. What a caller that has left was granted goes to the next one
-// of the same batch.
+// Each limiter of a set has its own part of a result and of the tally. What a caller that has left
+// was granted goes to the next one of the same batch.
 func TestSettleASet(t *testing.T) {
 	s := newSetStory(t)
 	all := []*Request{both(1, 2), both(3, 1), both(1, 2), both(1, 2), both(1, 2), both(5, 1)}
@@ -72,7 +75,14 @@ func TestSettleASet(t *testing.T) {
 	if s.q.Leave(all[2]) != b {
 		t.Error("the request that leaves is not in the batch")
 	}
-	f := s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{4, 3}, outcome{2, [2]time.Duration{0, 5 * ms}}, outcome{granted: 1}, outcome{0, [2]time.Duration{7 * ms, 0}}))
+	f := s.q.Settle(
+		s.m,
+		b,
+		s.replyOfBoth(
+			b, [2]int64{4, 3}, outcome{2, [2]time.Duration{0, 5 * ms}}, outcome{granted: 1},
+			outcome{0, [2]time.Duration{7 * ms, 0}},
+		),
+	)
 	want := Facts{Tally: Tally{Own: 5, Denied: 1}, Others: []Tally{{Own: 5, Denied: 1}}, Granted: 3, Refused: true}
 	if !reflect.DeepEqual(f, want) {
 		t.Errorf("%+v, expected %+v", f, want)
@@ -84,9 +94,11 @@ func TestSettleASet(t *testing.T) {
 		remaining [2]int64
 		waits     [2]time.Duration
 	}{
-		{Settled, true, [2]int64{8, 6}, [2]time.Duration{}}, {Settled, true, [2]int64{4, 3}, [2]time.Duration{}}, {state: Gone},
+		{Settled, true, [2]int64{8, 6}, [2]time.Duration{}}, {Settled, true, [2]int64{4, 3}, [2]time.Duration{}},
+		{state: Gone},
 		{Settled, true, [2]int64{4, 3}, [2]time.Duration{}}, // with the permits of the one that has left
-		{Settled, false, [2]int64{4, 3}, [2]time.Duration{0, 5 * ms}}, {Settled, false, [2]int64{4, 3}, [2]time.Duration{7 * ms, 0}},
+		{Settled, false, [2]int64{4, 3}, [2]time.Duration{0, 5 * ms}},
+		{Settled, false, [2]int64{4, 3}, [2]time.Duration{7 * ms, 0}},
 	} {
 		r := all[i]
 		if r.state != want.state {
@@ -124,7 +136,8 @@ func TestPermitsOfASetThatNobodyGets(t *testing.T) {
 	}
 }
 
-// A waiting set sleeps until its slowest limiter has its permits. Those behind it sleep, too, if they do not fit both limiters.
+// A waiting set sleeps until its slowest limiter has its permits. Those behind it sleep, too, if
+// they do not fit both limiters.
 func TestASetWaitsForTheSlowest(t *testing.T) {
 	s := newSetStory(t)
 	first, second := waitBoth(1, 1), waitBoth(2, 2)
@@ -144,16 +157,21 @@ func TestASetWaitsForTheSlowest(t *testing.T) {
 	b = s.sends(first, second)
 	s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{4, 1}, outcome{granted: 1}, outcome{0, [2]time.Duration{0, 100 * ms}}))
 	s.wakes(100 * ms)
-	if !first.Outcome.Allowed || first.Outcome.Remaining != 4 || first.Outcome.Others[0].Remaining != 1 || second.state != Refused {
+	if !first.Outcome.Allowed || first.Outcome.Remaining != 4 || first.Outcome.Others[0].Remaining != 1 ||
+		second.state != Refused {
 		t.Errorf("%+v; the second one is %v", first.Outcome, second.state)
 	}
 }
 
-// FreeAt goes by the wait for one limiter. It is not known before a reply, and for a request that waits only for those in front of it.
+// FreeAt goes by the wait for one limiter. It is not known before a reply, and for a request that
+// waits only for those in front of it.
 func TestFreeAt(t *testing.T) {
 	for _, waits := range [][]time.Duration{{100 * ms, 300 * ms, 200 * ms}, {300 * ms, 100 * ms, 200 * ms}, {300 * ms, 0, 300 * ms}} {
 		r := &Request{N: 1, Rest: []int64{1, 1}}
-		r.Outcome = Outcome{Result: Result{RetryAfter: waits[0]}, Others: []Share{{Result: Result{RetryAfter: waits[1]}}, {Result: Result{RetryAfter: waits[2]}}}}
+		r.Outcome = Outcome{
+			Result: Result{RetryAfter: waits[0]},
+			Others: []Share{{Result: Result{RetryAfter: waits[1]}}, {Result: Result{RetryAfter: waits[2]}}},
+		}
 		if at := r.FreeAt(0); !at.IsZero() {
 			t.Errorf("when it is not known: %v", at)
 		}
@@ -166,7 +184,8 @@ func TestFreeAt(t *testing.T) {
 	}
 }
 
-// A request whose wait is not known asks again at once, before those that came later. One for more than a rate fails, and its limiter is told.
+// A request whose wait is not known asks again at once, before those that came later. One for more
+// than a rate fails, and its limiter is told.
 func TestRequestsOfASetThatAreNotDecided(t *testing.T) {
 	s := newSetStory(t)
 	waits, tries, above := waitBoth(1, 1), both(1, 1), both(1, 11)
@@ -174,12 +193,23 @@ func TestRequestsOfASetThatAreNotDecided(t *testing.T) {
 	b := s.sends(waits, tries, above)
 	later, try := waitBoth(1, 1), both(2, 2)
 	s.join(later, try)
-	f := s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{}, outcome{0, [2]time.Duration{unknown, 0}}, outcome{0, [2]time.Duration{0, unknown}}, outcome{granted: -2}))
-	if want := (Facts{Others: []Tally{{Denied: 1}}}); !reflect.DeepEqual(f, want) || !errors.Is(above.Outcome.Err, ErrExceedsRate) || above.Outcome.Failed != 1 {
+	f := s.q.Settle(
+		s.m,
+		b,
+		s.replyOfBoth(
+			b, [2]int64{}, outcome{0, [2]time.Duration{unknown, 0}}, outcome{0, [2]time.Duration{0, unknown}},
+			outcome{granted: -2},
+		),
+	)
+	if want := (Facts{Others: []Tally{{Denied: 1}}}); !reflect.DeepEqual(f, want) ||
+		!errors.Is(above.Outcome.Err, ErrExceedsRate) || above.Outcome.Failed != 1 {
 		t.Errorf("%v about limiter %d, %+v", above.Outcome.Err, above.Outcome.Failed, f)
 	}
 	b = s.sends(waits, later, tries, try)
-	s.asks(b, 1, protocol.Group{Size: 1, Rest: []int64{1}, Count: 2}, protocol.Group{Size: 1, Rest: []int64{1}, Count: 1}, protocol.Group{Size: 2, Rest: []int64{2}, Count: 1})
+	s.asks(
+		b, 1, protocol.Group{Size: 1, Rest: []int64{1}, Count: 2}, protocol.Group{Size: 1, Rest: []int64{1}, Count: 1},
+		protocol.Group{Size: 2, Rest: []int64{2}, Count: 1},
+	)
 	s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{}, outcome{granted: 2}, outcome{granted: 1}, outcome{granted: 1}))
 	if !s.q.Idle() {
 		t.Error("the queue is not idle")
@@ -206,7 +236,8 @@ func TestASetAboveARate(t *testing.T) {
 	s.wakes(100 * ms)
 }
 
-// Requests that had to wait for a call that timed out fail with it, and count at each limiter, unless the queue went on without it.
+// Requests that had to wait for a call that timed out fail with it, and count at each limiter,
+// unless the queue went on without it.
 func TestSetsBehindACallThatFails(t *testing.T) {
 	failed, behind := errors.New("failed"), errors.New("behind")
 	for _, stalled := range []bool{false, true} {
@@ -223,7 +254,8 @@ func TestSetsBehindACallThatFails(t *testing.T) {
 		if stalled {
 			want = Facts{Tally: Tally{Denied: 1}, Others: []Tally{{Denied: 1}}}
 		}
-		if !reflect.DeepEqual(f, want) || r.Outcome.Err != failed || !stalled && later.Outcome.Err != behind || s.q.Idle() == stalled {
+		if !reflect.DeepEqual(f, want) || r.Outcome.Err != failed || !stalled && later.Outcome.Err != behind ||
+			s.q.Idle() == stalled {
 			t.Errorf("stalled %v: %+v, errors %v and %v, idle %v", stalled, f, r.Outcome.Err, later.Outcome.Err, s.q.Idle())
 		}
 	}
@@ -250,7 +282,8 @@ func TestStalledSet(t *testing.T) {
 	s.sends(late)
 }
 
-// A waiting set keeps nothing in its own queue; what others wait for in front of it is a group before it, at each limiter.
+// A waiting set keeps nothing in its own queue; what others wait for in front of it is a group
+// before it, at each limiter.
 func TestWhatIsInFrontOfASetIsKeptFree(t *testing.T) {
 	s := newSetStory(t)
 	first, second, third := waitBoth(1, 1), waitBoth(1, 1), waitBoth(1, 1)
@@ -296,11 +329,13 @@ func TestWhatSetsWaitForIsKeptFree(t *testing.T) {
 	b := s.sends(first, second, third, try)
 	one := protocol.Group{Size: 1, Count: 1}
 	two := protocol.Group{Size: 1, Count: 2}
-	s.asks(b, 4, one, protocol.Group{Size: 1}, two, protocol.Group{Size: 3}, one) // long has until then to wait for another limiter
+	// long has until then to wait for another limiter
+	s.asks(b, 4, one, protocol.Group{Size: 1}, two, protocol.Group{Size: 3}, one)
 	if b.Requests() != 4 || b.Ask.Partial {
 		t.Errorf("the batch has %d requests; it is only a part: %v", b.Requests(), b.Ask.Partial)
 	}
-	// One permit is free, which is kept. Neither the one that waits nor the one that does not asks again at once.
+	// One permit is free, which is kept. Neither the one that waits nor the one that does not asks
+	// again at once.
 	f := s.q.Settle(s.m, b, s.reply(b, 1, 50*ms, 1, 0, 0, 0, 0))
 	if f.Granted != 1 || !f.Sleeps || second.state != Refused || try.state != Settled {
 		t.Errorf("%+v; the requests are %v and %v", f, second.state, try.state)
@@ -322,7 +357,8 @@ func TestWhatSetsWaitForIsKeptFree(t *testing.T) {
 	s.asks(b, 1, protocol.Group{Size: 8}, one)
 }
 
-// A request that does not wait, and is refused only because of a keep, waits as long as the reply says, though permits are free.
+// A request that does not wait, and is refused only because of a keep, waits as long as the reply
+// says, though permits are free.
 func TestAKeepIsNoReasonToTryAtOnce(t *testing.T) {
 	for _, keeps := range []bool{false, true} {
 		s := newStory(t)
@@ -369,7 +405,8 @@ func TestKeepsAloneMakeNoCall(t *testing.T) {
 	s.wakes(0)
 }
 
-// InFront counts requests and keeps between the given keeps, but no keeps of the same set, and none that do not count yet.
+// InFront counts requests and keeps between the given keeps, but no keeps of the same set, and none
+// that do not count yet.
 func TestInFront(t *testing.T) {
 	q, set, other := newStory(t).q, "this set", "another set"
 	hold := func(k *Keep) *Keep {
@@ -394,7 +431,8 @@ func TestInFront(t *testing.T) {
 	}
 }
 
-// Once a keep is gone without a grant, those who wait are asked for at once. With nobody there is nothing to do.
+// Once a keep is gone without a grant, those who wait are asked for at once. With nobody there is
+// nothing to do.
 func TestDrop(t *testing.T) {
 	s := newStory(t)
 	gone, stays := &Keep{N: 5}, &Keep{N: 5}
@@ -418,12 +456,13 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// A call that may have kept permits free which another queue was granted meanwhile is made again. One that was complete before is
-// not, and that of a queue without waiting requests is not.
+// A call that may have kept permits free which another queue was granted meanwhile is made again.
+// One that was complete before is not, and that of a queue without waiting requests is not.
 func TestOverlapped(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		at    func(s *story, first *Request) (sent time.Time) // what happens before; it returns when the other call was sent
+		name string
+		// what happens before; it returns when the other call was sent
+		at    func(s *story, first *Request) (sent time.Time)
 		again bool
 	}{
 		{"complete before", func(s *story, first *Request) time.Time {

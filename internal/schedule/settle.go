@@ -11,8 +11,8 @@ import (
 
 // settle.go applies a reply, or an error, to the requests of a batch.
 
-// Settle applies a reply of Redis or of the process to the requests of a batch in flight. b.Settled then has those that are
-// settled.
+// Settle applies a reply of Redis or of the process to the requests of a batch in flight. b.Settled
+// then has those that are settled.
 func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	f := q.facts()
 	q.complete(b)
@@ -36,9 +36,10 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	return f
 }
 
-// Fail ends the requests of a batch in flight with an error. If behind is not nil, the requests that had to wait for the batch fail with
-// that, without a call: otherwise they could wait for a server that hangs for twice the call timeout. Waiting requests whose
-// permits are not free yet stay.
+// Fail ends the requests of a batch in flight with an error. If behind is not nil, the requests
+// that had to wait for the batch fail with that, without a call: otherwise they could wait for a
+// server that hangs for twice the call timeout. Waiting requests whose permits are not free yet
+// stay.
 func (q *Queue) Fail(m Moment, b *Batch, err, behind error) Facts {
 	f := q.facts()
 	late := q.complete(b)
@@ -57,7 +58,8 @@ func (q *Queue) Fail(m Moment, b *Batch, err, behind error) Facts {
 	return f
 }
 
-// complete notes that a batch is complete, and reports whether its queue did not wait for it any longer.
+// complete notes that a batch is complete, and reports whether its queue did not wait for it any
+// longer.
 func (q *Queue) complete(b *Batch) (late bool) {
 	late = b.state == BatchDetached
 	b.state.To(BatchComplete)
@@ -72,8 +74,9 @@ func (q *Queue) complete(b *Batch) (late bool) {
 	return late
 }
 
-// Since returns the time, by the client's clock, from which the waits in a reply count: the time of the request, to the µs. If
-// the server's clock dates grants, that moment is not known exactly by this clock; the current time is never too early.
+// Since returns the time, by the client's clock, from which the waits in a reply count: the time of
+// the request, to the µs. If the server's clock dates grants, that moment is not known exactly by
+// this clock; the current time is never too early.
 func (q *Queue) Since(m Moment, g *protocol.Reply) time.Time {
 	if q.settings.ServerTime {
 		return m.Clock
@@ -84,8 +87,8 @@ func (q *Queue) Since(m Moment, g *protocol.Reply) time.Time {
 // mostKept is for how many verdicts memory is kept.
 const mostKept = 1024
 
-// apply applies the verdicts on the requests of a batch. It reports whether another client took permits that were free for one of
-// them.
+// apply applies the verdicts on the requests of a batch. It reports whether another client took
+// permits that were free for one of them.
 func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten bool) {
 	since := q.Since(m, g)
 	for i, group := range b.Ask.Groups {
@@ -106,7 +109,8 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 	}
 	free := freeOf(g)
 	shares := make([]Share, 0, len(q.verdicts)*len(g.Others)) // memory for the outcomes
-	first := 0                                                // of the requests that do not wait, those which this batch carried
+	// of the requests that do not wait, those which this batch carried
+	first := 0
 	for _, v := range q.verdicts {
 		r := v.request
 		switch v.verdict {
@@ -161,7 +165,8 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 	return beaten
 }
 
-// turns returns the turns of waiting requests after a reply. While the process decides, they are not known: Redis may come back.
+// turns returns the turns of waiting requests after a reply. While the process decides, they are
+// not known: Redis may come back.
 func (q *Queue) turns(g *protocol.Reply, since time.Time) *turns {
 	if !q.settings.FailFast || g.Local() {
 		return nil
@@ -206,7 +211,8 @@ func (q *Queue) land(r *Request, s State) {
 	}
 }
 
-// again lets the next batch ask for a request at once. One that does not wait comes to a place in front of later ones.
+// again lets the next batch ask for a request at once. One that does not wait comes to a place in
+// front of later ones.
 func (q *Queue) again(r *Request, place int) {
 	q.land(r, Queued)
 	q.recheck = true

@@ -7,7 +7,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// sizes.go counts permits of several limiters. For one limiter, which is the rule, it allocates nothing.
+// sizes.go counts permits of several limiters. For one limiter, which is the rule, it allocates
+// nothing.
 
 // A sizes is a number of permits for each limiter of a queue: of the first one, and of the others.
 type sizes struct {

@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// state.go copies a queue, and tells whether two behave alike, for searches through all orders of events (package smallscope).
+// state.go copies a queue, and tells whether two behave alike, for searches through all orders of
+// events (package smallscope).
 
-// Clone returns a copy of q, of its batches that are not complete, and of requests. The copies share nothing with the originals
-// but Owner and errors.
+// Clone returns a copy of q, of its batches that are not complete, and of requests. The copies
+// share nothing with the originals but Owner and errors.
 func (q *Queue) Clone(batches []*Batch, requests []*Request) (*Queue, []*Batch, []*Request) {
 	var c copier
 	next := *q
@@ -98,8 +99,8 @@ type Known struct {
 	NoShare bool // no other client uses the limiter, or no request waits
 }
 
-// AppendState appends numbers that differ if what follows from a time on may differ. They have all requests in the order given,
-// and then the queue and its batches that are not complete.
+// AppendState appends numbers that differ if what follows from a time on may differ. They have all
+// requests in the order given, and then the queue and its batches that are not complete.
 func (q *Queue) AppendState(to []int64, m Moment, batches []*Batch, requests []*Request, known Known) []int64 {
 	s := state{numbers: to, batches: batches}
 	for _, r := range requests {
@@ -110,7 +111,9 @@ func (q *Queue) AppendState(to []int64, m Moment, batches []*Batch, requests []*
 	}
 	s.requests(q.trying)
 	s.requests(q.upTo)
-	s.add(int64(slices.Index(batches, q.inFlight)), int64(q.detached), int64(q.beside), number(q.recheck), number(q.resting))
+	s.add(
+		int64(slices.Index(batches, q.inFlight)), int64(q.detached), int64(q.beside), number(q.recheck), number(q.resting),
+	)
 	s.add(q.rates.first, q.mayPass.first)
 	s.add(q.rates.rest...)
 	s.add(q.mayPass.rest...)
@@ -158,8 +161,10 @@ func (s *state) request(r *Request) {
 	s.known = append(s.known, r)
 	asked := slices.IndexFunc(s.batches, func(b *Batch) bool { return b.number == r.asked })
 	s.add(r.Rest...)
-	s.add(-1, r.N, int64(r.Kind), number(r.Detail), number(r.Next), nanos(r.Until), nanos(r.End), int64(r.state), number(r.last),
-		int64(asked), nanos(r.free), int64(r.together))
+	s.add(
+		-1, r.N, int64(r.Kind), number(r.Detail), number(r.Next), nanos(r.Until), nanos(r.End), int64(r.state),
+		number(r.last), int64(asked), nanos(r.free), int64(r.together),
+	)
 }
 
 func (s *state) requests(all []*Request) {
@@ -171,8 +176,10 @@ func (s *state) requests(all []*Request) {
 
 func (s *state) batch(b *Batch) {
 	a := &b.Ask
-	s.add(int64(b.state), nanos(b.started), number(b.full), int64(len(b.members)), int64(a.Strict), number(a.UpTo), number(a.Detail),
-		number(a.Next), number(a.Rebuild), number(a.Check), number(a.Partial), number(a.Apart), a.Lease)
+	s.add(
+		int64(b.state), nanos(b.started), number(b.full), int64(len(b.members)), int64(a.Strict), number(a.UpTo),
+		number(a.Detail), number(a.Next), number(a.Rebuild), number(a.Check), number(a.Partial), number(a.Apart), a.Lease,
+	)
 	for _, members := range b.members {
 		s.requests(members)
 	}

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A copy of a queue behaves like the queue, its numbers are the same, and nothing that happens to the queue changes them.
+// A copy of a queue behaves like the queue, its numbers are the same, and nothing that happens to
+// the queue changes them.
 func TestClone(t *testing.T) {
 	for seed := range uint64(500) {
 		w, copied := newWorld(t, seed, false), newWorld(t, seed, false)
@@ -28,7 +29,8 @@ func TestClone(t *testing.T) {
 	}
 }
 
-// clone puts copies in the place of the queue, its batches and its requests, and returns a world with the originals.
+// clone puts copies in the place of the queue, its batches and its requests, and returns a world
+// with the originals.
 func (w *world) clone() *world {
 	old := *w
 	var batches []*Batch

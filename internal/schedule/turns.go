@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// turns.go says when waiting requests can have their permits at the earliest, for those that must not wait in vain (Settings.FailFast).
+// turns.go says when waiting requests can have their permits at the earliest, for those that must
+// not wait in vain (Settings.FailFast).
 
 // A NotInTimeError means that a request cannot have its permits before its caller leaves.
 type NotInTimeError struct {
@@ -16,8 +17,8 @@ func (e NotInTimeError) Error() string {
 	return "rratelimiter: the permits cannot be free in time: not before " + e.At.Format(time.RFC3339Nano)
 }
 
-// A turns goes through the waiting requests of a reply, in order. Each can have its permits only after those in front of it have
-// theirs.
+// A turns goes through the waiting requests of a reply, in order. Each can have its permits only
+// after those in front of it have theirs.
 type turns struct {
 	rate     int64
 	interval time.Duration
@@ -26,15 +27,16 @@ type turns struct {
 	ahead    []turn                         // the requests in front, which go on waiting
 }
 
-// A turn is a waiting request: the permits that it and those in front of it want, and when it can have its own at the earliest.
+// A turn is a waiting request: the permits that it and those in front of it want, and when it can
+// have its own at the earliest.
 type turn struct {
 	sum int64
 	at  time.Time
 }
 
-// next returns the turn of the next request. It wants n permits, which are free from a time on. In any interval at most the rate is
-// granted to earlier requests of this process and to the line. So the line's permits behind as many as the rate come an interval
-// after these.
+// next returns the turn of the next request. It wants n permits, which are free from a time on. In
+// any interval at most the rate is granted to earlier requests of this process and to the line. So
+// the line's permits behind as many as the rate come an interval after these.
 func (t *turns) next(n int64, free time.Time) turn {
 	next := turn{n, free}
 	if len(t.ahead) > 0 {
@@ -52,7 +54,8 @@ func (t *turns) next(n int64, free time.Time) turn {
 	return next
 }
 
-// keep notes that the next request goes on waiting, with its turn. Otherwise it leaves the line to those behind it.
+// keep notes that the next request goes on waiting, with its turn. Otherwise it leaves the line to
+// those behind it.
 func (t *turns) keep(one turn, waits bool) {
 	if waits {
 		t.ahead = append(t.ahead, one)

@@ -12,11 +12,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
 
-// TestTurns has lines of waiting requests at 10 permits an interval of 100 ms, and the earliest time at which each can have its permits.
+// TestTurns has lines of waiting requests at 10 permits an interval of 100 ms, and the earliest
+// time at which each can have its permits.
 func TestTurns(t *testing.T) {
 	for _, c := range []struct {
-		name  string
-		own   []int64 // permits that this process was granted, one grant 10 ms after the other, the last one at the start
+		name string
+		// permits that this process was granted, one grant 10 ms after the other, the last one at the
+		// start
+		own   []int64
 		sizes []int64
 		waits []int64 // ms: when the permits of each are free
 		want  string  // ms
@@ -28,8 +31,14 @@ func TestTurns(t *testing.T) {
 		{name: "more than the rate", sizes: []int64{5, 5, 1, 4, 1}, waits: []int64{7, 7, 7, 7, 7}, want: "7 7 107 107 107"},
 		{name: "many times the rate", sizes: []int64{10, 10, 10, 1}, waits: []int64{7, 7, 7, 7}, want: "7 107 207 307"},
 		{name: "behind a part of one in front", sizes: []int64{4, 7, 2}, waits: []int64{7, 7, 7}, want: "7 107 107"},
-		{name: "permits of the process return one by one", own: []int64{4, 3, 3}, sizes: []int64{4, 1, 3, 2}, waits: []int64{80, 80, 80, 80}, want: "80 90 100 100"},
-		{name: "permits of others are not known", own: []int64{2}, sizes: []int64{4, 4}, waits: []int64{30, 30}, want: "30 30"},
+		{
+			name: "permits of the process return one by one", own: []int64{4, 3, 3}, sizes: []int64{4, 1, 3, 2},
+			waits: []int64{80, 80, 80, 80}, want: "80 90 100 100",
+		},
+		{
+			name: "permits of others are not known", own: []int64{2}, sizes: []int64{4, 4}, waits: []int64{30, 30},
+			want: "30 30",
+		},
 	} {
 		q := New(Settings{})
 		for i, n := range c.own {
@@ -50,7 +59,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// A request that is refused leaves the line to those behind it: also what it wanted does not count any more.
+// A request that is refused leaves the line to those behind it: also what it wanted does not count
+// any more.
 func TestTurnsBehindARefusedRequest(t *testing.T) {
 	q := New(Settings{FailFast: true})
 	q.pacer.members[0].share.Granted(start.Add(-20*ms).UnixMicro(), 100*ms, 5)
@@ -93,7 +103,8 @@ func TestFreePermitsBehindARequestThatWouldWaitInVain(t *testing.T) {
 	}
 }
 
-// With FailFast, a request is refused as soon as a reply shows that it would wait in vain. One behind others asks for a call, too.
+// With FailFast, a request is refused as soon as a reply shows that it would wait in vain. One
+// behind others asks for a call, too.
 func TestFailFastRefusesARequestThatWouldWaitInVain(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -122,7 +133,9 @@ func TestFailFastRefusesARequestThatWouldWaitInVain(t *testing.T) {
 		if !q.Due(m) || !q.Fill(m, b, func(lease.Draft) int64 { return 0 }) {
 			t.Fatalf("%s: no call", c.name)
 		}
-		g := &protocol.Reply{Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms, ResetAfter: 100 * ms}}
+		g := &protocol.Reply{
+			Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms, ResetAfter: 100 * ms},
+		}
 		g.MakeOutcomes(1)
 		g.SetWait(0, 0, (100 * ms).Microseconds())
 		f := q.Settle(m, b, g)

@@ -13,24 +13,28 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// An Attempts tracks all attempts of one call: may Redis have executed one? It is passed as an argument of the command
-// (of a script: the number of keys), so it sees when the command is written. A call that was never written was
-// not executed.
+// An Attempts tracks all attempts of one call: may Redis have executed one? It is passed as an
+// argument of the command (of a script: the number of keys), so it sees when the command is
+// written. A call that was never written was not executed.
 type Attempts struct {
-	marks           atomic.Uint32         // of the constants below
-	count           atomic.Int32          // attempts so far
-	text            []byte                // the argument, set by NewAttempts or the first Begin
-	last            atomic.Pointer[error] // cause of the last failure without a reply that has a useful cause
-	NoRetryIfUnsent bool                  // the process decides if Redis surely did not execute the call: no retry then
+	marks atomic.Uint32 // of the constants below
+	count atomic.Int32  // attempts so far
+	text  []byte        // the argument, set by NewAttempts or the first Begin
+	// cause of the last failure without a reply that has a useful cause
+	last atomic.Pointer[error]
+	// the process decides if Redis surely did not execute the call: no retry then
+	NoRetryIfUnsent bool
 }
 
 const (
-	markSent   = 1 << iota // the last attempt was written, at least in part, and may have been executed
-	markDoubt              // an earlier attempt may have been executed
-	markClosed             // the call is over: nothing is written any more
+	// the last attempt was written, at least in part, and may have been executed
+	markSent   = 1 << iota
+	markDoubt  // an earlier attempt may have been executed
+	markClosed // the call is over: nothing is written any more
 )
 
-// NewAttempts returns the Attempts of a command that runs no script. It takes the place of an argument of the command.
+// NewAttempts returns the Attempts of a command that runs no script. It takes the place of an
+// argument of the command.
 func NewAttempts(argument string) *Attempts { return &Attempts{text: []byte(argument)} }
 
 // MarshalBinary returns the argument. The Redis client calls it when it writes the command.
@@ -47,8 +51,8 @@ func (a *Attempts) String() string { return string(a.text) }
 // Count returns the number of attempts so far.
 func (a *Attempts) Count() int { return int(a.count.Load()) }
 
-// A Shared is the number of keys of a command that several calls share. It tells the Attempts of each that the command is
-// written.
+// A Shared is the number of keys of a command that several calls share. It tells the Attempts of
+// each that the command is written.
 type Shared struct {
 	calls []*Attempts
 	text  []byte
@@ -57,8 +61,8 @@ type Shared struct {
 // NewShared returns the number of keys of a command that calls share.
 func NewShared(keys int, calls []*Attempts) *Shared { return &Shared{calls, countText(keys)} }
 
-// MarshalBinary returns the argument. If one of the calls is over, the command is not written. Again then lets the others
-// be repeated.
+// MarshalBinary returns the argument. If one of the calls is over, the command is not written.
+// Again then lets the others be repeated.
 func (s *Shared) MarshalBinary() ([]byte, error) {
 	for i, a := range s.calls {
 		if _, err := a.MarshalBinary(); err != nil {
@@ -95,8 +99,9 @@ func countText(keys int) []byte {
 	return strconv.AppendInt(nil, int64(keys), 10)
 }
 
-// End notes how an attempt ended. It may have been executed if it was written and no server replied. After a reply
-// without an error markSent stays: the time of the caller may end before the reply reaches it.
+// End notes how an attempt ended. It may have been executed if it was written and no server
+// replied. After a reply without an error markSent stays: the time of the caller may end before the
+// reply reaches it.
 func (a *Attempts) End(err error) {
 	if err == nil {
 		return
@@ -134,20 +139,23 @@ func (a *Attempts) Explain(err error) error {
 	return unavailable{*last, late}
 }
 
-// Outcome closes a call that takes permits, or is not idempotent for another reason, and returns its final error:
-// ErrOutcomeUnknown with the cause if Redis may have executed it. ErrNotInitialized proves that it had no effect.
+// Outcome closes a call that takes permits, or is not idempotent for another reason, and returns
+// its final error: ErrOutcomeUnknown with the cause if Redis may have executed it.
+// ErrNotInitialized proves that it had no effect.
 func (a *Attempts) Outcome(err error) error {
 	marks := a.marks.Or(markClosed)
 	err = a.Explain(err)
-	if err == nil || marks&(markSent|markDoubt) == 0 || errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrOutcomeUnknown) {
+	if err == nil || marks&(markSent|markDoubt) == 0 || errors.Is(err, ErrNotInitialized) ||
+		errors.Is(err, ErrOutcomeUnknown) {
 		return err
 	}
 	return Unknown(err)
 }
 
-// Again reports whether a call is to be repeated after its last attempt ended with err. Once an attempt may have been
-// executed, only an idempotent call is: one that may be executed twice, or whose next attempt finds the effect of the
-// earlier one. A script that refuses because of the limiter has decided.
+// Again reports whether a call is to be repeated after its last attempt ended with err. Once an
+// attempt may have been executed, only an idempotent call is: one that may be executed twice, or
+// whose next attempt finds the effect of the earlier one. A script that refuses because of the
+// limiter has decided.
 func (a *Attempts) Again(err error, idempotent bool) bool {
 	if err == nil || errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNotInitialized) {
 		return false
@@ -169,7 +177,8 @@ func (a *Attempts) Again(err error, idempotent bool) bool {
 		errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
 }
 
-// The pause before a retry doubles from shortestPause to longestPause, and is up to a quarter shorter at random.
+// The pause before a retry doubles from shortestPause to longestPause, and is up to a quarter
+// shorter at random.
 const (
 	shortestPause = 8 * time.Millisecond
 	longestPause  = 250 * time.Millisecond
@@ -181,8 +190,9 @@ type Backoff struct {
 	ended time.Time     // when it ended and an attempt began; zero before the first pause
 }
 
-// Rest waits before the next attempt. It returns false if ctx ends. If the pause and an attempt that takes as long as the
-// last one would end after ctx, it returns false at once: so a call returns the server's last error, not a timeout.
+// Rest waits before the next attempt. It returns false if ctx ends. If the pause and an attempt
+// that takes as long as the last one would end after ctx, it returns false at once: so a call
+// returns the server's last error, not a timeout.
 func (b *Backoff) Rest(ctx context.Context) bool {
 	b.pause = min(max(2*b.pause, shortestPause), longestPause)
 	needed := b.pause - rand.N(b.pause/4)

@@ -55,8 +55,9 @@ func (d doubtful) Unwrap() []error { return []error{ErrOutcomeUnknown, d.cause} 
 // Unknown returns ErrOutcomeUnknown with a cause.
 func Unknown(err error) error { return doubtful{err} }
 
-// Failure converts the error of a call to the error that its caller gets. If Redis was not reached, that is the error
-// of ctx once the caller's context ctx has ended, else ErrUnavailable. timeout is the duration that the call was given.
+// Failure converts the error of a call to the error that its caller gets. If Redis was not reached,
+// that is the error of ctx once the caller's context ctx has ended, else ErrUnavailable. timeout is
+// the duration that the call was given.
 func Failure(ctx context.Context, timeout time.Duration, err error) error {
 	switch {
 	case !Unreachable(err):
@@ -74,8 +75,9 @@ func Failure(ctx context.Context, timeout time.Duration, err error) error {
 	return unavailable{cause: Late(timeout)}
 }
 
-// useful returns the part of an error that is not a context error, or nil if there is none. The caller's context has
-// not ended at that point, and the contexts with which this package and go-redis bound calls are internal.
+// useful returns the part of an error that is not a context error, or nil if there is none. The
+// caller's context has not ended at that point, and the contexts with which this package and
+// go-redis bound calls are internal.
 func useful(err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		return err
@@ -111,12 +113,15 @@ func IsAnswer(err error) bool {
 	return errors.As(err, &answer)
 }
 
-// notNow are the errors with which servers refuse a command that they may serve soon: they load their data, are not or
-// no longer a master, miss a part of the cluster, move a slot, disagree about it, or have too many clients.
-var notNow = []string{"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", disagreed, "max number of clients"}
+// notNow are the errors with which servers refuse a command that they may serve soon: they load
+// their data, are not or no longer a master, miss a part of the cluster, move a slot, disagree
+// about it, or have too many clients.
+var notNow = []string{
+	"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", disagreed, "max number of clients",
+}
 
-// disagreed begins the error of a command that the nodes of a cluster have redirected more often than MaxRedirects of the Redis
-// client allows.
+// disagreed begins the error of a command that the nodes of a cluster have redirected more often
+// than MaxRedirects of the Redis client allows.
 const disagreed = "the nodes of the cluster disagree about a slot"
 
 // Says reports whether an error is a server's reply that begins with one of the words.
@@ -124,10 +129,11 @@ func Says(err error, words ...string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return redis.HasErrorPrefix(err, word) })
 }
 
-// Unreachable reports whether a call failed because Redis cannot be reached or cannot serve any client now: the network
-// failed, no reply or no connection came in time, or the server replied that it is loading, is busy, has too many
-// clients, is a replica, or is part of a cluster that is down or disagrees about a slot. A server's error about a
-// limiter, memory or access rights is a reply. A closed Redis client stays closed, so redis.ErrClosed does not count either.
+// Unreachable reports whether a call failed because Redis cannot be reached or cannot serve any
+// client now: the network failed, no reply or no connection came in time, or the server replied
+// that it is loading, is busy, has too many clients, is a replica, or is part of a cluster that is
+// down or disagrees about a slot. A server's error about a limiter, memory or access rights is a
+// reply. A closed Redis client stays closed, so redis.ErrClosed does not count either.
 func Unreachable(err error) bool {
 	if err == nil || errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrNotInitialized) || errors.Is(err, ErrUntold) {
 		return false
@@ -136,12 +142,13 @@ func Unreachable(err error) bool {
 		Says(err, notNow...) || Says(err, "BUSY")
 }
 
-// IsOfSlot reports whether an error for which Unreachable is true concerns one slot alone, while its node works: the
-// slot is being moved, no node has it, or the nodes disagree about it.
+// IsOfSlot reports whether an error for which Unreachable is true concerns one slot alone, while
+// its node works: the slot is being moved, no node has it, or the nodes disagree about it.
 func IsOfSlot(err error) bool { return Says(err, "TRYAGAIN", "CLUSTERDOWN Hash slot", disagreed) }
 
-// IsOfNode reports whether an error for which Unreachable is true tells that the node is away: it concerns neither one slot
-// alone nor a command that was not written because its call, or another one in the pipeline, was over.
+// IsOfNode reports whether an error for which Unreachable is true tells that the node is away: it
+// concerns neither one slot alone nor a command that was not written because its call, or another
+// one in the pipeline, was over.
 func IsOfNode(err error) bool { return !IsOfSlot(err) && !errors.Is(err, errClosed) }
 
 // IsThere reports whether the end of a call shows that its node can be reached.
@@ -158,15 +165,16 @@ func ServerError(err error) error {
 	return err
 }
 
-// A wrapped is the error of a command in a script on Redis before 7.0 and on miniredis, without the words that these
-// put before it: redis.HasErrorPrefix looks for the code ("WRONGTYPE") at the start. An error that a script detects
-// itself has the same form, with a nil error inside.
+// A wrapped is the error of a command in a script on Redis before 7.0 and on miniredis, without the
+// words that these put before it: redis.HasErrorPrefix looks for the code ("WRONGTYPE") at the
+// start. An error that a script detects itself has the same form, with a nil error inside.
 type wrapped struct {
 	error
 	text string
 }
 
-// Said returns the error for what a script found out itself, in the form of a server's error: it begins with a code.
+// Said returns the error for what a script found out itself, in the form of a server's error: it
+// begins with a code.
 func Said(text string) error { return wrapped{text: text} }
 
 func (w wrapped) Error() string { return w.text }

@@ -8,9 +8,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Run runs a script on the server that holds its first key. It retries while Redis surely did not execute the script,
-// or if that is idempotent. The reply must consist of integers.
-func (t *Topology) Run(ctx context.Context, a *Attempts, s *Script, idempotent bool, keys []string, args ...any) ([]int64, error) {
+// Run runs a script on the server that holds its first key. It retries while Redis surely did not
+// execute the script, or if that is idempotent. The reply must consist of integers.
+func (t *Topology) Run(
+	ctx context.Context, a *Attempts, s *Script, idempotent bool, keys []string, args ...any,
+) ([]int64, error) {
 	var reply []int64
 	err := t.Retry(ctx, a, idempotent, func() (err error) {
 		reply, err = t.Try(ctx, a, s, keys, args...)
@@ -20,7 +22,9 @@ func (t *Topology) Run(ctx context.Context, a *Attempts, s *Script, idempotent b
 }
 
 // RunMixed is Run for a reply of any kind.
-func (t *Topology) RunMixed(ctx context.Context, a *Attempts, s *Script, idempotent bool, keys []string, args ...any) ([]any, error) {
+func (t *Topology) RunMixed(
+	ctx context.Context, a *Attempts, s *Script, idempotent bool, keys []string, args ...any,
+) ([]any, error) {
 	var cmd *redis.SliceCmd
 	err := t.Retry(ctx, a, idempotent, func() error {
 		return t.attempt(ctx, a, s, keys, args, func(all []any) redis.Cmder {
@@ -57,8 +61,8 @@ func (t *Topology) TryAny(ctx context.Context, a *Attempts, s *Script, keys []st
 	return cmd.Cmd, err
 }
 
-// attempt makes one attempt to run a script by a kind of command. That takes more commands if the server lacks the
-// script.
+// attempt makes one attempt to run a script by a kind of command. That takes more commands if the
+// server lacks the script.
 func (t *Topology) attempt(
 	ctx context.Context, a *Attempts, s *Script, keys []string, args []any, command func(all []any) redis.Cmder,
 ) (err error) {
@@ -76,8 +80,8 @@ func (t *Topology) attempt(
 	return err
 }
 
-// Load loads a script into the server that holds a key. Where the type of the Redis client does not show the servers,
-// it may be another one.
+// Load loads a script into the server that holds a key. Where the type of the Redis client does not
+// show the servers, it may be another one.
 func (t *Topology) Load(ctx context.Context, s *Script, key string) error {
 	server, err := t.Server(ctx, key)
 	if err != nil {
@@ -88,8 +92,8 @@ func (t *Topology) Load(ctx context.Context, s *Script, key string) error {
 	return server.Process(ctx, cmd)
 }
 
-// Process runs one command. SetStepCount tells that its keys are adjacent: without it, a cluster client first asks any
-// node for the table of commands, and blocks if that node hangs.
+// Process runs one command. SetStepCount tells that its keys are adjacent: without it, a cluster
+// client first asks any node for the table of commands, and blocks if that node hangs.
 func (t *Topology) Process(ctx context.Context, cmd redis.Cmder) error {
 	cmd.SetStepCount(1)
 	err := ServerError(t.rdb.Process(ctx, cmd))
@@ -99,8 +103,8 @@ func (t *Topology) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-// Retry makes attempts of a call until one is final. If one may have been executed, it goes on only if the call is
-// idempotent.
+// Retry makes attempts of a call until one is final. If one may have been executed, it goes on only
+// if the call is idempotent.
 func (t *Topology) Retry(ctx context.Context, a *Attempts, idempotent bool, attempt func() error) error {
 	var pauses Backoff
 	for {
@@ -115,13 +119,14 @@ func (t *Topology) Retry(ctx context.Context, a *Attempts, idempotent bool, atte
 	}
 }
 
-// reserve is how long before its end a call stops waiting for a connection, so that it can return why there is none; at
-// most a twentieth of its time.
+// reserve is how long before its end a call stops waiting for a connection, so that it can return
+// why there is none; at most a twentieth of its time.
 const reserve = 20 * time.Millisecond
 
-// Await makes a call in a goroutine. It returns the reply, or an error when ctx ends, when rest is over, or when away
-// receives. The timeout is the time that the call had in all. The Redis client cannot be made to stop waiting for a
-// reply, so a late call goes on in its goroutine until its connection gives up.
+// Await makes a call in a goroutine. It returns the reply, or an error when ctx ends, when rest is
+// over, or when away receives. The timeout is the time that the call had in all. The Redis client
+// cannot be made to stop waiting for a reply, so a late call goes on in its goroutine until its
+// connection gives up.
 func Await[T any](
 	ctx context.Context, timeout, rest time.Duration, away <-chan struct{}, call func(context.Context) (T, error),
 ) (T, error) {
@@ -163,9 +168,10 @@ func Await[T any](
 	}
 }
 
-// Grace lets the goroutine that reads a reply run before its call is declared late, and reports whether the call is over by
-// then. If many goroutines are ready to run, a timer can fire before that goroutine gets a processor. Each yield lets all of
-// them run once. If a yield takes less than shortYield, no goroutine was starved, and Grace ends.
+// Grace lets the goroutine that reads a reply run before its call is declared late, and reports
+// whether the call is over by then. If many goroutines are ready to run, a timer can fire before
+// that goroutine gets a processor. Each yield lets all of them run once. If a yield takes less than
+// shortYield, no goroutine was starved, and Grace ends.
 func Grace(isOver func() bool) bool {
 	for range mostYields {
 		if isOver() {

@@ -1,6 +1,6 @@
-// Package script runs Lua scripts on any topology of servers. Each call takes effect at most once. The package knows
-// which failed attempts may be repeated, whether Redis may have executed a call that failed, and which errors callers
-// get. It does not know what the scripts do.
+// Package script runs Lua scripts on any topology of servers. Each call takes effect at most once.
+// The package knows which failed attempts may be repeated, whether Redis may have executed a call
+// that failed, and which errors callers get. It does not know what the scripts do.
 package script
 
 import (
@@ -26,9 +26,9 @@ func New(text string) *Script {
 	return &Script{Text: text, SHA: sha, byName: []any{"evalsha", sha}, byText: []any{"eval", text}}
 }
 
-// Load returns the script in the files NAME.lua, one after the other. A line "--@include NAME" in one is replaced by the
-// file shared/NAME.lua at that place only, so that code for a rare case costs nothing elsewhere. The files must exist:
-// they are embedded.
+// Load returns the script in the files NAME.lua, one after the other. A line "--@include NAME" in
+// one is replaced by the file shared/NAME.lua at that place only, so that code for a rare case
+// costs nothing elsewhere. The files must exist: they are embedded.
 func Load(files fs.FS, names ...string) *Script {
 	var text string
 	for _, name := range names {
@@ -51,11 +51,12 @@ func read(files fs.FS, name string) string {
 	return strings.Join(lines, "")
 }
 
-// Supply sends the commands of one or more calls of a script, also to a server that lacks it. send sends the commands
-// that have no reply yet, and reports whether the server lacks the script for one of them. They name the script by its
-// SHA-1. If the server lacks it, load loads it, and they are sent again. A script that is loaded stays: from Redis 7.4
-// on, and on Valkey, the server removes scripts that it knows only from EVAL once there are more than 500 of these. If
-// the script cannot be loaded, or is lacking afterwards, one of the commands carries its text.
+// Supply sends the commands of one or more calls of a script, also to a server that lacks it. send
+// sends the commands that have no reply yet, and reports whether the server lacks the script for
+// one of them. They name the script by its SHA-1. If the server lacks it, load loads it, and they
+// are sent again. A script that is loaded stays: from Redis 7.4 on, and on Valkey, the server
+// removes scripts that it knows only from EVAL once there are more than 500 of these. If the script
+// cannot be loaded, or is lacking afterwards, one of the commands carries its text.
 func Supply(load func() error, send func(text bool) (lacking bool)) {
 	if !send(false) {
 		return
@@ -69,7 +70,8 @@ func Supply(load func() error, send func(text bool) (lacking bool)) {
 // Lacking reports whether a server did not run a script because it lacks it.
 func Lacking(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
 
-// Head returns the first arguments of a command that runs the script: by its SHA-1, or with its text.
+// Head returns the first arguments of a command that runs the script: by its SHA-1, or with its
+// text.
 func (s *Script) Head(text bool) []any {
 	if text {
 		return s.byText
@@ -77,9 +79,10 @@ func (s *Script) Head(text bool) []any {
 	return s.byName
 }
 
-// A Command runs a script whose reply consists of integers. The Redis client must not retry it by itself, because that
-// does not know whether Redis executed it. A reply without an error that was read stays, although the Redis client sets the
-// network error of a later command in a pipeline on all of its commands.
+// A Command runs a script whose reply consists of integers. The Redis client must not retry it by
+// itself, because that does not know whether Redis executed it. A reply without an error that was
+// read stays, although the Redis client sets the network error of a later command in a pipeline on
+// all of its commands.
 type Command struct {
 	*redis.IntSliceCmd
 	read bool
@@ -120,7 +123,8 @@ func (c *Command) Clone() redis.Cmder {
 	return &Command{c.IntSliceCmd.Clone().(*redis.IntSliceCmd), c.read}
 }
 
-// An AnyCommand is a command with a reply of any kind. As with a Command, the Redis client must not retry it by itself.
+// An AnyCommand is a command with a reply of any kind. As with a Command, the Redis client must not
+// retry it by itself.
 type AnyCommand struct{ *redis.Cmd }
 
 // NewAnyCommand returns a command with all its arguments.

@@ -33,7 +33,10 @@ func TestUnreachable(t *testing.T) {
 		{redis.ErrPoolTimeout, true},
 		{server("LOADING Redis is loading the dataset in memory"), true},
 		{server("READONLY You can't write against a read only replica."), true},
-		{server("ERR Error running script (call to f_1): @user_script:3: READONLY You can't write against a read only replica."), true},
+		{
+			server("ERR Error running script (call to f_1): @user_script:3: READONLY You can't write against a read only replica."),
+			true,
+		},
 		{server("CLUSTERDOWN The cluster is down"), true},
 		{server("TRYAGAIN Multiple keys request during rehashing of slot"), true},
 		{server("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."), true},
@@ -101,8 +104,8 @@ func TestAttemptsOfACall(t *testing.T) {
 	}
 }
 
-// A command is not written if one of the calls in its pipeline is over. The others are repeated, also if the process could
-// decide on them, unless that could take effect twice.
+// A command is not written if one of the calls in its pipeline is over. The others are repeated,
+// also if the process could decide on them, unless that could take effect twice.
 func TestACallThatIsOverStopsNoOther(t *testing.T) {
 	over := new(Attempts)
 	_ = over.Outcome(nil)
@@ -128,7 +131,8 @@ func TestACallThatIsOverStopsNoOther(t *testing.T) {
 	}
 }
 
-// A call to a slow server makes no attempt that cannot end in time, and returns the server's last error.
+// A call to a slow server makes no attempt that cannot end in time, and returns the server's last
+// error.
 func TestNoAttemptThatCannotEnd(t *testing.T) {
 	for _, took := range []time.Duration{0, time.Millisecond, 60 * time.Millisecond, 300 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
@@ -150,7 +154,8 @@ func TestNoAttemptThatCannotEnd(t *testing.T) {
 	}
 }
 
-// TestSupply: a script that the server lacks is loaded once, and sent with its text if that does not help.
+// TestSupply: a script that the server lacks is loaded once, and sent with its text if that does
+// not help.
 func TestSupply(t *testing.T) {
 	for name, test := range map[string]struct {
 		refused bool
@@ -182,7 +187,8 @@ func TestSupply(t *testing.T) {
 	}
 }
 
-// TestAwaitTakesAReplyThatHasArrived has one processor, which reads the reply until just after the time of the call is over.
+// TestAwaitTakesAReplyThatHasArrived has one processor, which reads the reply until just after the
+// time of the call is over.
 func TestAwaitTakesAReplyThatHasArrived(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const timeout = 50 * time.Millisecond

@@ -41,12 +41,12 @@ func (t *Topology) Clustered() bool { return t.cluster != nil }
 // Found reports whether the nodes are known: those of a cluster may have to be found first.
 func (t *Topology) Found() bool { return t.cluster == nil || t.found.Load() }
 
-// Hidden reports whether there may be several servers and a pipeline cannot be sent to one of them: the client is a
-// Ring, or an AutoPipeliner.
+// Hidden reports whether there may be several servers and a pipeline cannot be sent to one of them:
+// the client is a Ring, or an AutoPipeliner.
 func (t *Topology) Hidden() bool { return t.pipeliner() || t.ring != nil }
 
-// pipeliner reports whether the client is an AutoPipeliner. The go-redis that go.mod requires has none, so it is recognized by
-// a method that no other client has.
+// pipeliner reports whether the client is an AutoPipeliner. The go-redis that go.mod requires has
+// none, so it is recognized by a method that no other client has.
 func (t *Topology) pipeliner() bool {
 	_, is := t.rdb.(interface{ IsBlocking() bool })
 	return is
@@ -63,8 +63,8 @@ func (t *Topology) OneStep(all []string) bool {
 	return t.Single() != nil || t.Reachable(all) && (t.Clustered() || keys.SameTag(all))
 }
 
-// Reachable reports whether one script can use all the keys, as far as the type of the Redis client shows how it
-// distributes them.
+// Reachable reports whether one script can use all the keys, as far as the type of the Redis client
+// shows how it distributes them.
 func (t *Topology) Reachable(all []string) bool {
 	switch {
 	case t.cluster != nil:
@@ -75,7 +75,8 @@ func (t *Topology) Reachable(all []string) bool {
 	return true
 }
 
-// Node returns the node of a cluster that serves a key. It may make a call until nodes were found once.
+// Node returns the node of a cluster that serves a key. It may make a call until nodes were found
+// once.
 func (t *Topology) Node(ctx context.Context, key string) (*redis.Client, error) {
 	node, err := t.cluster.MasterForKey(ctx, key)
 	if err == nil && !t.found.Load() {
@@ -84,8 +85,8 @@ func (t *Topology) Node(ctx context.Context, key string) (*redis.Client, error) 
 	return node, err
 }
 
-// KnownNode returns the node of a cluster or the shard of a Ring that serves a key, without a call; nil if it is not
-// known, or the client shows no nodes.
+// KnownNode returns the node of a cluster or the shard of a Ring that serves a key, without a call;
+// nil if it is not known, or the client shows no nodes.
 func (t *Topology) KnownNode(key string) *redis.Client {
 	switch {
 	case t.cluster != nil && t.found.Load(): // from then on MasterForKey does not block
@@ -103,9 +104,10 @@ func (t *Topology) KnownNode(key string) *redis.Client {
 // idle is how long a probe may take to get a connection that is idle.
 const idle = 10 * time.Millisecond
 
-// Refuses reports whether the node that serves keys refuses a connection, and the Redis client has no idle one, as far as the
-// type of the client shows the node. It dials once, through the hooks of the client, which may lead to another address. If
-// that is refused, it runs a probe: a node may serve its connections though it accepts no new one.
+// Refuses reports whether the node that serves keys refuses a connection, and the Redis client has
+// no idle one, as far as the type of the client shows the node. It dials once, through the hooks of
+// the client, which may lead to another address. If that is refused, it runs a probe: a node may
+// serve its connections though it accepts no new one.
 func (t *Topology) Refuses(ctx context.Context, probe *Script, keys []string) bool {
 	node, _ := t.rdb.(*redis.Client)
 	if node == nil {
@@ -119,7 +121,8 @@ func (t *Topology) Refuses(ctx context.Context, probe *Script, keys []string) bo
 	if _, err := connection.ReceiveTimeout(ctx, 1); !isRefusal(err) {
 		return false
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // no deadline, which could end a connection
+	// no deadline, which could end a connection
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer time.AfterFunc(idle, cancel).Stop()
 	var a Attempts
@@ -127,8 +130,8 @@ func (t *Topology) Refuses(ctx context.Context, probe *Script, keys []string) bo
 	return err != nil && !IsAnswer(err) && !a.MaybeExecuted()
 }
 
-// Server returns a client of the one server that holds a key, or the Redis client itself where its type does not show
-// the servers.
+// Server returns a client of the one server that holds a key, or the Redis client itself where its
+// type does not show the servers.
 func (t *Topology) Server(ctx context.Context, key string) (Redis, error) {
 	switch {
 	case t.cluster != nil:
@@ -139,9 +142,10 @@ func (t *Topology) Server(ctx context.Context, key string) (Redis, error) {
 	return t.rdb, nil
 }
 
-// Redirected reports whether a node of a cluster refused a command because another node has, or gets, its keys. The
-// call can be repeated at once by Process: the cluster client follows the reply to that node. It reports false for
-// other clients, which follow no reply. Exception: an AutoPipeliner, which may send its commands to a cluster client.
+// Redirected reports whether a node of a cluster refused a command because another node has, or
+// gets, its keys. The call can be repeated at once by Process: the cluster client follows the reply
+// to that node. It reports false for other clients, which follow no reply. Exception: an
+// AutoPipeliner, which may send its commands to a cluster client.
 func (t *Topology) Redirected(err error) bool {
 	return err != nil && (t.Clustered() || t.pipeliner()) && Says(err, "MOVED", "ASK")
 }

@@ -10,11 +10,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A node refuses connections if its host says so, however the Redis client reaches it. The process may also fail to dial.
+// A node refuses connections if its host says so, however the Redis client reaches it. The process
+// may also fail to dial.
 func TestRefuses(t *testing.T) {
 	refused, full := dialError(syscall.ECONNREFUSED), dialError(syscall.EMFILE)
 	for _, of := range []struct {
-		options, hook error // with which the Dialer of the options, and a hook around it, fail; nil: there is no hook
+		// with which the Dialer of the options, and a hook around it, fail; nil: there is no hook
+		options, hook error
 		want          bool
 	}{
 		{options: refused, want: true},

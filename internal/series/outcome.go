@@ -20,7 +20,8 @@ func Answered(err error) bool {
 	return err == nil || errors.Is(err, rratelimiter.ErrExceedsRate) || errors.As(err, &late)
 }
 
-// Left tells whether a request has no answer because its waiting caller had gone, while no call for it was in flight.
+// Left tells whether a request has no answer because its waiting caller had gone, while no call for
+// it was in flight.
 func Left(ctx context.Context, info rratelimiter.RequestInfo) bool {
 	return info.Waits && ctx.Err() != nil && !errors.Is(info.Err, rratelimiter.ErrOutcomeUnknown)
 }

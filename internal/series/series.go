@@ -1,5 +1,6 @@
-// Package series keeps what promlimit, otellimit, httplimit and rrl export count for limiters. Limiters with the same
-// label share one series, and the number of labels is bounded. The package uses no metrics library.
+// Package series keeps what promlimit, otellimit, httplimit and rrl export count for limiters.
+// Limiters with the same label share one series, and the number of labels is bounded. The package
+// uses no metrics library.
 package series
 
 import (
@@ -29,7 +30,8 @@ type Set[T any] struct {
 	count int
 }
 
-// New makes a set. Without a label function there is one series, without a label; most <= 0 means Most.
+// New makes a set. Without a label function there is one series, without a label; most <= 0 means
+// Most.
 func New[T any](label func(limiter string) string, most int, make func(label string) T) *Set[T] {
 	if most <= 0 {
 		most = Most
@@ -41,7 +43,8 @@ func New[T any](label func(limiter string) string, most int, make func(label str
 	return s
 }
 
-// LabelOf makes a UTF-8 label of a name or an id of any bytes. Different names get different labels.
+// LabelOf makes a UTF-8 label of a name or an id of any bytes. Different names get different
+// labels.
 func LabelOf(name string) string {
 	if utf8.ValidString(name) && !strings.HasPrefix(name, `"`) {
 		return name

@@ -14,8 +14,8 @@ func Fields(info string) map[string]string {
 	return fields
 }
 
-// Server returns the product and version of a server, such as "Redis 7.0.15"; "" if the fields do not have it. Valkey
-// reports in redis_version the release of Redis with which it is compatible.
+// Server returns the product and version of a server, such as "Redis 7.0.15"; "" if the fields do
+// not have it. Valkey reports in redis_version the release of Redis with which it is compatible.
 func Server(fields map[string]string) string {
 	if version := fields["valkey_version"]; version != "" {
 		return "Valkey " + version

@@ -10,8 +10,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
-// A client is the state of one client: its queue and its leases, its callers, what these may still do, and what is on its way to
-// the server.
+// A client is the state of one client: its queue and its leases, its callers, what these may still
+// do, and what is on its way to the server.
 type client struct {
 	comes            []int // how often a caller of each kind may still come
 	retries, changes int
@@ -110,8 +110,9 @@ func (s *search) start(c *client, i int) {
 		return
 	}
 	c.queue = schedule.New(schedule.Settings{
-		Granularity: spec.Granularity > 0, ServerTime: spec.ByServer, Linger: time.Hour, Identity: record.NewIdentity(s.id(i, c.life)),
-		Jitter: func(time.Duration) time.Duration { return 0 },
+		Granularity: spec.Granularity > 0, ServerTime: spec.ByServer, Linger: time.Hour,
+		Identity: record.NewIdentity(s.id(i, c.life)),
+		Jitter:   func(time.Duration) time.Duration { return 0 },
 	})
 	c.queue.SeeRedisson(spec.Redisson)
 	if spec.Lease > 0 {
@@ -127,7 +128,8 @@ func (c *client) giveBack(b lease.Back) bool {
 
 // active reports whether the client may be granted permits.
 func (c *client) active() bool {
-	return len(c.calls)+len(c.callers) > 0 || c.ledger.Holds() || slices.ContainsFunc(c.comes, func(n int) bool { return n > 0 })
+	return len(c.calls)+len(c.callers) > 0 || c.ledger.Holds() ||
+		slices.ContainsFunc(c.comes, func(n int) bool { return n > 0 })
 }
 
 // clone returns a copy that can be changed.
@@ -183,8 +185,10 @@ func (s *search) key(b *numbers, w *world, i int) {
 		if call.attempt == 0 && c.retries == 0 {
 			call.recent, call.first, call.setFirst = 0, call.last, call.set
 		}
-		b.add(call.n, int64(call.ids), int64(call.recent), call.served, int64(call.ticket), int64(call.first), int64(call.last), flag(call.setFirst),
-			flag(call.set), int64(call.attempt), flag(call.replied), int64(call.reply), flag(call.void))
+		b.add(
+			call.n, int64(call.ids), int64(call.recent), call.served, int64(call.ticket), int64(call.first), int64(call.last),
+			flag(call.setFirst), flag(call.set), int64(call.attempt), flag(call.replied), int64(call.reply), flag(call.void),
+		)
 		for _, number := range call.behind {
 			if at := c.index(number); at >= 0 {
 				b.add(int64(at))

@@ -36,8 +36,8 @@ func (s *search) grant(w *world, permits int64, start, end time.Time) error {
 	return nil
 }
 
-// consistent checks what is stored: the free permits and the records add up to the rate, and no record counts for longer
-// than an interval and the time of a lease from now on.
+// consistent checks what is stored: the free permits and the records add up to the rate, and no
+// record counts for longer than an interval and the time of a lease from now on.
 func (s *search) consistent(w *world) error {
 	now := &s.stores.all[w.store]
 	sum, last := now.sum()
@@ -98,17 +98,22 @@ func (s *search) judge(w *world, i int, call *call, g *protocol.Reply, f *schedu
 		case waiting == nil && c.queue.Waiting() == 0 && r.N <= f.Unclaimed:
 			return s.violated("%d permits of callers that have left are lost: a request for %d is refused", f.Unclaimed, r.N)
 		case c.queue.Waiting() > 0 && (o.Remaining != 0 || o.RetryAfter < wait):
-			return s.violated("a request is refused with %d permits left, to be made again after %v, though a caller waits for %v",
-				o.Remaining, o.RetryAfter, wait)
+			return s.violated(
+				"a request is refused with %d permits left, to be made again after %v, though a caller waits for %v", o.Remaining,
+				o.RetryAfter, wait,
+			)
 		}
 	}
 	if granted != f.Own || got+f.Unclaimed != f.Own {
-		return s.violated("a reply grants %d permits: callers get %d, and %d of %d are unclaimed", granted, got, f.Unclaimed, f.Own)
+		return s.violated(
+			"a reply grants %d permits: callers get %d, and %d of %d are unclaimed", granted, got, f.Unclaimed, f.Own,
+		)
 	}
 	return nil
 }
 
-// waits returns the first of the callers with these numbers that waits for no more than the rate, and has not left.
+// waits returns the first of the callers with these numbers that waits for no more than the rate,
+// and has not left.
 func (c *client) waits(numbers []int) *caller {
 	for _, number := range numbers {
 		if at := c.index(number); at >= 0 && !c.callers[at].left && !c.callers[at].Settled() {
@@ -134,7 +139,10 @@ func (s *search) sound(w *world, i int) error {
 	c, now := w.clients[i], s.now(w)
 	wake, free := c.queue.Wake(), c.queue.InFlight() == nil
 	if idle := len(c.calls)+len(c.callers) == 0; c.queue.Idle() != idle {
-		return s.violated("the queue of %s has %d calls and %d callers, and says that it is idle: %t", s.Clients[i].Name, len(c.calls), len(c.callers), !idle)
+		return s.violated(
+			"the queue of %s has %d calls and %d callers, and says that it is idle: %t", s.Clients[i].Name, len(c.calls),
+			len(c.callers), !idle,
+		)
 	}
 	for _, r := range c.callers {
 		switch {
@@ -146,7 +154,10 @@ func (s *search) sound(w *world, i int) error {
 		case free && !r.blocked && r.number == c.first() && !s.redisson():
 			return s.violated("a caller of %s for %d is not asked for, though its permits may be free", s.Clients[i].Name, r.N)
 		case free && r.number == c.dueTo && c.first() == c.dueTo && wake.After(latest(c.due, now).Add(s.late())):
-			return s.violated("a caller of %s whose permits are free in %v is asked for only in %v", s.Clients[i].Name, c.due.Sub(now), wake.Sub(now))
+			return s.violated(
+				"a caller of %s whose permits are free in %v is asked for only in %v", s.Clients[i].Name, c.due.Sub(now),
+				wake.Sub(now),
+			)
 		}
 	}
 	if c.ledger == nil {
@@ -172,8 +183,8 @@ func (s *search) sound(w *world, i int) error {
 	return nil
 }
 
-// late returns how long after its permits are free a caller may be asked for: others that return shortly afterwards are taken by
-// the same call (5 ms), and Redisson has a head start.
+// late returns how long after its permits are free a caller may be asked for: others that return
+// shortly afterwards are taken by the same call (5 ms), and Redisson has a head start.
 func (s *search) late() time.Duration {
 	late := 5 * time.Millisecond
 	if s.redisson() {

@@ -71,8 +71,8 @@ func (s *search) executed(w *world, i int, m message, reply int) error {
 		}
 		call.replied, call.reply = true, reply
 		if c.retries == 0 && (call.Batch == nil || call.Ask.Lease == 0) {
-			// After a later reply, the grant is certainly in no further window, and the client is free later. So nothing is
-			// missed if the reply comes at once.
+			// After a later reply, the grant is certainly in no further window, and the client is free
+			// later. So nothing is missed if the reply comes at once.
 			return s.receive(w, i, at)
 		}
 		return nil
@@ -87,7 +87,14 @@ func (s *search) replied(w *world, i int) error {
 		call := &w.clients[i].calls[at]
 		var err error
 		if call.replied {
-			err = s.event(w, i, func(next *world, _ *client) error { return s.receive(next, i, at) }, "%s has the reply %v", spec.Name, s.replies.all[call.reply])
+			err = s.event(
+				w,
+				i,
+				func(next *world, _ *client) error { return s.receive(next, i, at) },
+				"%s has the reply %v",
+				spec.Name,
+				s.replies.all[call.reply],
+			)
 		}
 		if err == nil && w.clients[i].retries > 0 {
 			err = s.lose(w, i, at)
@@ -112,7 +119,8 @@ var errLost = errors.New("lost")
 // lose lets a client wait no longer for a reply: the call fails, or there is another attempt.
 func (s *search) lose(w *world, i, at int) error {
 	for way, text := range []string{"it fails", "it is repeated", "it fails with the requests behind it"} {
-		if way > 0 && s.Clients[i].Foreign != nil || way == 2 && len(w.clients[i].callers) == w.clients[i].calls[at].Requests() {
+		if way > 0 && s.Clients[i].Foreign != nil ||
+			way == 2 && len(w.clients[i].callers) == w.clients[i].calls[at].Requests() {
 			break
 		}
 		err := s.event(w, i, func(next *world, c *client) error {

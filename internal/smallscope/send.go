@@ -15,7 +15,9 @@ import (
 func (s *search) sendBack(w *world, i int, back lease.Back) {
 	id := s.id(i, w.clients[i].life)
 	request := protocol.Release{
-		Now: s.argument(w, i), Permits: back.Permits, Granted: back.At, Own: record.NewIdentity(id).Origin(record.Redisson317),
+		Now: s.argument(
+			w, i,
+		), Permits: back.Permits, Granted: back.At, Own: record.NewIdentity(id).Origin(record.Redisson317),
 	}
 	s.post(w, i, message{command: s.command(s.Release.SHA, keysOf(id), request.Args()), what: givesBack, back: back})
 }
@@ -65,10 +67,16 @@ func (s *search) request(w *world, i int, call *call) (*protocol.AcquireRequest,
 	identity.StartAt(call.ids)
 	at := s.clock(i, call.first, call.setFirst)
 	e := new(protocol.Encoder)
-	e.Init(protocol.Options{Lease: spec.Lease, Granularity: spec.Granularity, ServerTime: spec.ByServer}, identity, func() time.Time { return at })
+	e.Init(
+		protocol.Options{Lease: spec.Lease, Granularity: spec.Granularity, ServerTime: spec.ByServer},
+		identity,
+		func() time.Time { return at },
+	)
 	r := new(protocol.AcquireRequest)
 	if call.served > 0 { // the encoder learns it from a reply
-		_, _ = new(protocol.AcquireRequest).Reply(e, new(script.Attempts), []int64{0, s.Rate, s.Interval.Milliseconds(), 0, 0, 6, 0, call.served, 0, record.NoOrigin, 0, 0})
+		_, _ = new(
+			protocol.AcquireRequest,
+		).Reply(e, new(script.Attempts), []int64{0, s.Rate, s.Interval.Milliseconds(), 0, 0, 6, 0, call.served, 0, record.NoOrigin, 0, 0})
 	}
 	r.Next(s.recents.all[call.recent])
 	args := r.Args(nil, e, call.Ask, false)

@@ -1,13 +1,16 @@
-// Package smallscope runs all interleavings of a few clients of one limiter, in a small scope: few permits, few moments
-// of time, few callers. A client has leases (WithLease), or no leases, or is a client of another library, which calls
-// its own script. Requests and replies take any time to arrive, some never arrive, and clients crash.
+// Package smallscope runs all interleavings of a few clients of one limiter, in a small scope: few
+// permits, few moments of time, few callers. A client has leases (WithLease), or no leases, or is a
+// client of another library, which calls its own script. Requests and replies take any time to
+// arrive, some never arrive, and clients crash.
 //
-// Clients use the real schedule.Queue, lease.Ledger, scripts, arguments and decoders of replies. The package has its
-// own code only for what package dispatch does around them: which method is called when. Package window checks every
-// grant. After each step, judge.go checks the state of the client.
+// Clients use the real schedule.Queue, lease.Ledger, scripts, arguments and decoders of replies.
+// The package has its own code only for what package dispatch does around them: which method is
+// called when. Package window checks every grant. After each step, judge.go checks the state of the
+// client.
 //
-// This file has the search; client.go the state of a client, steps.go the events of a client and what it does then,
-// send.go its requests, reply.go how it handles replies, judge.go the checks, server.go what a script does.
+// This file has the search; client.go the state of a client, steps.go the events of a client and
+// what it does then, send.go its requests, reply.go how it handles replies, judge.go the checks,
+// server.go what a script does.
 package smallscope
 
 import (
@@ -31,20 +34,25 @@ import (
 type Scope struct {
 	Rate     int64
 	Interval time.Duration
-	Times    []time.Duration // the moments that there are, since Epoch; the clock stands still in between
-	Clients  []Client
-	Crashes  int // at most so many clients crash
+	// the moments that there are, since Epoch; the clock stands still in between
+	Times   []time.Duration
+	Clients []Client
+	Crashes int // at most so many clients crash
 
 	Acquire, Release *script.Script
 	Redis            *redis.Client
 	SetTime          func(time.Time) // sets the server's clock; nil: no client uses it
 }
 
-// Times are moments for an interval of 20 ms and leases of 2 ms: in a bucket, in its last quarter, in the next bucket, and those
-// at which records of the two buckets, and of requests without one, have just expired.
-var Times = []time.Duration{time.Millisecond, 1750 * time.Microsecond, 3 * time.Millisecond, 22 * time.Millisecond, 24 * time.Millisecond}
+// Times are moments for an interval of 20 ms and leases of 2 ms: in a bucket, in its last quarter,
+// in the next bucket, and those at which records of the two buckets, and of requests without one,
+// have just expired.
+var Times = []time.Duration{
+	time.Millisecond, 1750 * time.Microsecond, 3 * time.Millisecond, 22 * time.Millisecond, 24 * time.Millisecond,
+}
 
-// Epoch is the time from which Times count. It is the end of a bucket of any whole number of ms up to 10.
+// Epoch is the time from which Times count. It is the end of a bucket of any whole number of ms up
+// to 10.
 var Epoch = time.UnixMilli(2520 * 700_000_000)
 
 // A Client is one of the clients.
@@ -54,13 +62,15 @@ type Client struct {
 	Granularity time.Duration // the same
 	Ahead       []int64       // how many permits it may take ahead of demand
 	Callers     []Caller      // the kinds of callers
-	Retries     int           // how many of its calls it gives up, or makes again, because no reply has come
-	Changes     int           // how often it changes the limiter so that all grants are forgotten. It needs a lease
-	Stalls      bool          // it does not wait for a call that takes long, before it makes another
-	Back        time.Duration // by how much its clock is set back at some time; 0: never
-	ByServer    bool          // the server's clock dates its grants
-	Redisson    bool          // it knows that Redisson uses limiters on the server
-	Foreign     *Foreign      // it is another library's script
+	// how many of its calls it gives up, or makes again, because no reply has come
+	Retries int
+	// how often it changes the limiter so that all grants are forgotten. It needs a lease
+	Changes  int
+	Stalls   bool          // it does not wait for a call that takes long, before it makes another
+	Back     time.Duration // by how much its clock is set back at some time; 0: never
+	ByServer bool          // the server's clock dates its grants
+	Redisson bool          // it knows that Redisson uses limiters on the server
+	Foreign  *Foreign      // it is another library's script
 }
 
 // A Caller is a kind of callers.
@@ -97,8 +107,8 @@ type Foreign struct {
 	Args func(n, now int64, id uint64) []any // now in ms
 }
 
-// Unbounded returns acquire.lua without the bounds of what it takes ahead, which are a matter of fairness: of few permits it
-// would take none.
+// Unbounded returns acquire.lua without the bounds of what it takes ahead, which are a matter of
+// fairness: of few permits it would take none.
 func Unbounded() *script.Script {
 	const line = "ahead = ahead * 8 >= math.min(most, tenth) and ahead or 0\n"
 	before, after, found := strings.Cut(protocol.AcquireScript.Text, line)
@@ -127,7 +137,8 @@ type world struct {
 	crashes int
 }
 
-// A grant is permits that a caller got, at some time between two, in µs since the epoch of time.Time.
+// A grant is permits that a caller got, at some time between two, in µs since the epoch of
+// time.Time.
 type grant struct{ permits, start, end int64 }
 
 // A search explores a scope, depth first.
@@ -168,8 +179,8 @@ func (n *numbered[T]) of(key string, value T) int {
 	return at
 }
 
-// Explore visits all states of a scope. The error is a violation, with the steps that lead there, or a failure of the
-// server.
+// Explore visits all states of a scope. The error is a violation, with the steps that lead there,
+// or a failure of the server.
 func Explore(ctx context.Context, scope Scope) (Result, error) {
 	s := &search{Scope: scope, ctx: ctx, seen: map[[16]byte]struct{}{}, ran: map[execution]ran{}}
 	w := world{store: s.stores.of("", store{}), clients: make([]*client, len(scope.Clients))}

@@ -36,7 +36,8 @@ func scope(t *testing.T, rate int64, clients ...Client) Scope {
 	t.Cleanup(func() { rdb.Close(); server.Close() })
 	return Scope{
 		Rate: rate, Interval: 20 * ms, Times: Times,
-		Clients: clients, Acquire: protocol.AcquireScript, Release: protocol.ReleaseScript, Redis: rdb, SetTime: server.SetTime,
+		Clients: clients, Acquire: protocol.AcquireScript, Release: protocol.ReleaseScript, Redis: rdb,
+		SetTime: server.SetTime,
 	}
 }
 
@@ -62,14 +63,16 @@ func change(f func(c *Client), clients ...Client) []Client {
 	return clients
 }
 
-// No interleaving lets a window of the interval hold more than the rate, leaves something counted for longer than an interval and
-// the time of a lease, or breaks a rule of judge.go. The same for other scopes, and beside Redisson's script, is in
-// compat/differential. least is how many states each search must visit, so that it cannot become empty.
+// No interleaving lets a window of the interval hold more than the rate, leaves something counted
+// for longer than an interval and the time of a lease, or breaks a rule of judge.go. The same for
+// other scopes, and beside Redisson's script, is in compat/differential. least is how many states
+// each search must visit, so that it cannot become empty.
 func TestNoInterleavingBreaksARule(t *testing.T) {
 	leaves := Waits(1, 2)
 	leaves.Leaves = true
 	early := Times[:4]
-	queue := []time.Duration{ms, 2 * ms, 21 * ms, 23 * ms} // some permits that are granted at the first two return at the others
+	// some permits that are granted at the first two return at the others
+	queue := []time.Duration{ms, 2 * ms, 21 * ms, 23 * ms}
 	for _, test := range []struct {
 		name    string
 		rate    int64
@@ -80,26 +83,88 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 		least   int
 	}{
 		{name: "leased and plain", least: 28000, rate: 5, real: true, clients: []Client{leased("leased", 2), plain(4)}},
-		{name: "lost replies", least: 17000, rate: 2, clients: change(func(c *Client) { c.Retries = 1 }, leased("leased", 1), plain(2))},
+		{
+			name: "lost replies", least: 17000, rate: 2,
+			clients: change(func(c *Client) { c.Retries = 1 }, leased("leased", 1), plain(2)),
+		},
 		{name: "crashes", least: 4500, rate: 2, crashes: 1, clients: []Client{leased("leased", 1), plain(2)}},
-		{name: "calls that stall", least: 11000, rate: 3, times: early[:3], clients: change(func(c *Client) { c.Stalls = true }, leased("leased", 2), plain(3))},
-		{name: "a change", least: 24000, rate: 2, clients: change(func(c *Client) { c.Changes = 1 }, leased("leased", 1), plain(2))},
-		{name: "a change while a caller waits", least: 7000, rate: 3, times: early[:1], clients: change(func(c *Client) { c.Changes = 1; c.Callers = append(c.Callers, Waits(1, 1)) }, leased("leased", 2), plain(2))},
-		{name: "requests that a lease is too small for", least: 10000, rate: 5, times: early[:2], clients: change(func(c *Client) { c.Callers[0].Sizes = []int64{1, 2} }, leased("leased", 2), plain(2))},
-		{name: "a clock that is set back", least: 7000, rate: 2, clients: change(func(c *Client) { c.Back = ms }, leased("leased", 1), plain(2))},
-		{name: "granularity and lost replies", least: 15000, rate: 2, clients: change(func(c *Client) { c.Retries = 1 }, granular("granular", 2), plain(2))},
-		{name: "granularity and calls that stall", least: 15000, rate: 2, times: early[:3], clients: change(func(c *Client) { c.Retries = 1; c.Stalls = true }, granular("granular", 2), plain(1))},
-		{name: "the server's time", least: 11000, rate: 2, clients: change(func(c *Client) { c.ByServer = true; c.Back = ms }, leased("leased", 1), plain(2))},
-		{name: "the server's time and lost replies", least: 12000, rate: 2, times: early, clients: change(func(c *Client) { c.ByServer = true; c.Retries = 1 }, leased("leased", 1), plain(2))},
-		{name: "a caller that waits ends leases", least: 19000, rate: 3, clients: change(func(c *Client) { c.Callers = append(c.Callers, Waits(1, 2)) }, leased("leased", 1), plain(3))},
-		{name: "callers that wait", least: 17000, rate: 3, times: queue[1:], clients: []Client{waiting(leaves, Waits(1, 1, 3), Tries(1, 1)), plain(2)}},
-		{name: "callers that wait and calls that stall", least: 12000, rate: 3, times: queue, clients: change(func(c *Client) { c.Stalls = true }, waiting(leaves, Waits(1, 3)), plain(2))},
-		{name: "callers that try behind one that waits and calls that stall", least: 17000, rate: 3, times: queue[1:], clients: change(func(c *Client) { c.Stalls = true }, waiting(Waits(1, 3), Tries(2, 1)), plain(2))},
-		{name: "lost replies to callers that wait", least: 9500, rate: 3, times: queue[1:], clients: change(func(c *Client) { c.Retries = 1 }, waiting(leaves, Waits(1, 1)), plain(2))},
-		{name: "callers that wait and calls that stall and fail", least: 25000, rate: 2, times: queue[:2], clients: change(func(c *Client) { c.Retries, c.Stalls = 1, true }, waiting(Waits(1, 2), Waits(1, 1), Tries(1, 1)))},
-		{name: "callers that leave permits to Redisson", least: 16000, rate: 3, times: []time.Duration{ms, 21 * ms, 23 * ms, 27 * ms}, clients: change(func(c *Client) { c.Redisson = true }, waiting(leaves, Waits(1, 2), Tries(2, 1)))},
-		{name: "callers with timeouts", least: 6000, rate: 2, times: queue, clients: []Client{waiting(Caller{Kind: schedule.Wait, Sizes: []int64{1, 2}, Comes: 1, Timeout: 20 * ms}, Waits(1, 1)), plain(2)}},
-		{name: "a caller that takes what is free", least: 4500, rate: 3, times: queue, clients: []Client{waiting(Waits(1, 2), Caller{Kind: schedule.UpTo, Sizes: []int64{3}, Comes: 1, Leaves: true}), plain(2)}},
+		{
+			name: "calls that stall", least: 11000, rate: 3, times: early[:3],
+			clients: change(func(c *Client) { c.Stalls = true }, leased("leased", 2), plain(3)),
+		},
+		{
+			name: "a change", least: 24000, rate: 2,
+			clients: change(func(c *Client) { c.Changes = 1 }, leased("leased", 1), plain(2)),
+		},
+		{
+			name: "a change while a caller waits", least: 7000, rate: 3, times: early[:1],
+			clients: change(func(c *Client) { c.Changes = 1; c.Callers = append(c.Callers, Waits(1, 1)) }, leased("leased", 2), plain(2)),
+		},
+		{
+			name: "requests that a lease is too small for", least: 10000, rate: 5, times: early[:2],
+			clients: change(func(c *Client) { c.Callers[0].Sizes = []int64{1, 2} }, leased("leased", 2), plain(2)),
+		},
+		{
+			name: "a clock that is set back", least: 7000, rate: 2,
+			clients: change(func(c *Client) { c.Back = ms }, leased("leased", 1), plain(2)),
+		},
+		{
+			name: "granularity and lost replies", least: 15000, rate: 2,
+			clients: change(func(c *Client) { c.Retries = 1 }, granular("granular", 2), plain(2)),
+		},
+		{
+			name: "granularity and calls that stall", least: 15000, rate: 2, times: early[:3],
+			clients: change(func(c *Client) { c.Retries = 1; c.Stalls = true }, granular("granular", 2), plain(1)),
+		},
+		{
+			name: "the server's time", least: 11000, rate: 2,
+			clients: change(func(c *Client) { c.ByServer = true; c.Back = ms }, leased("leased", 1), plain(2)),
+		},
+		{
+			name: "the server's time and lost replies", least: 12000, rate: 2, times: early,
+			clients: change(func(c *Client) { c.ByServer = true; c.Retries = 1 }, leased("leased", 1), plain(2)),
+		},
+		{
+			name: "a caller that waits ends leases", least: 19000, rate: 3,
+			clients: change(func(c *Client) { c.Callers = append(c.Callers, Waits(1, 2)) }, leased("leased", 1), plain(3)),
+		},
+		{
+			name: "callers that wait", least: 17000, rate: 3, times: queue[1:],
+			clients: []Client{waiting(leaves, Waits(1, 1, 3), Tries(1, 1)), plain(2)},
+		},
+		{
+			name: "callers that wait and calls that stall", least: 12000, rate: 3, times: queue,
+			clients: change(func(c *Client) { c.Stalls = true }, waiting(leaves, Waits(1, 3)), plain(2)),
+		},
+		{
+			name: "callers that try behind one that waits and calls that stall", least: 17000, rate: 3, times: queue[1:],
+			clients: change(func(c *Client) { c.Stalls = true }, waiting(Waits(1, 3), Tries(2, 1)), plain(2)),
+		},
+		{
+			name: "lost replies to callers that wait", least: 9500, rate: 3, times: queue[1:],
+			clients: change(func(c *Client) { c.Retries = 1 }, waiting(leaves, Waits(1, 1)), plain(2)),
+		},
+		{
+			name: "callers that wait and calls that stall and fail", least: 25000, rate: 2, times: queue[:2],
+			clients: change(func(c *Client) { c.Retries, c.Stalls = 1, true }, waiting(Waits(1, 2), Waits(1, 1), Tries(1, 1))),
+		},
+		{
+			name: "callers that leave permits to Redisson", least: 16000, rate: 3,
+			times:   []time.Duration{ms, 21 * ms, 23 * ms, 27 * ms},
+			clients: change(func(c *Client) { c.Redisson = true }, waiting(leaves, Waits(1, 2), Tries(2, 1))),
+		},
+		{
+			name: "callers with timeouts", least: 6000, rate: 2, times: queue,
+			clients: []Client{
+				waiting(Caller{Kind: schedule.Wait, Sizes: []int64{1, 2}, Comes: 1, Timeout: 20 * ms}, Waits(1, 1)), plain(2),
+			},
+		},
+		{
+			name: "a caller that takes what is free", least: 4500, rate: 3, times: queue,
+			clients: []Client{
+				waiting(Waits(1, 2), Caller{Kind: schedule.UpTo, Sizes: []int64{3}, Comes: 1, Leaves: true}), plain(2),
+			},
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := scope(t, test.rate, test.clients...)
@@ -123,13 +188,17 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 	}
 }
 
-// The search finds what is wrong: with a script that dates records too early, or grants too much, it ends with a violation.
+// The search finds what is wrong: with a script that dates records too early, or grants too much,
+// it ends with a violation.
 func TestASearchFindsFaults(t *testing.T) {
 	for _, fault := range []struct {
 		name, right, wrong string
 		client             Client
 	}{
-		{"a lease is dated at the begin of its bucket", "return math.ceil((lease", "return math.floor((lease", leased("leased", 2)},
+		{
+			"a lease is dated at the begin of its bucket", "return math.ceil((lease", "return math.floor((lease",
+			leased("leased", 2),
+		},
 		{"what a lease takes has no record", "left = left - ahead\n", "\n", leased("leased", 2)},
 		{"a grant that joins a record replaces it", "taken + held, score)", "taken, score)", granular("granular", 2)},
 	} {

@@ -28,8 +28,8 @@ func (s *search) steps(w *world, i int) error {
 // errNoStep means that an event is none.
 var errNoStep = errors.New("no step")
 
-// event lets something happen to a client, and then sends the batches that are due, in a world of its own for each number of
-// permits that a batch may take ahead.
+// event lets something happen to a client, and then sends the batches that are due, in a world of
+// its own for each number of permits that a batch may take ahead.
 func (s *search) event(w *world, i int, do func(next *world, c *client) error, what string, args ...any) error {
 	s.enter(what, args...)
 	defer s.leave()
@@ -76,7 +76,9 @@ func (s *search) exit(w *world, i int) error {
 	c, m := w.clients[i], s.moment(w, i)
 	for c.queue.Due(m) {
 		call := call{
-			Batch: new(schedule.Batch), ids: c.ids, recent: c.recent, served: c.served, ticket: c.ledger.Ticket(), first: w.at, setFirst: c.set,
+			Batch: new(
+				schedule.Batch,
+			), ids: c.ids, recent: c.recent, served: c.served, ticket: c.ledger.Ticket(), first: w.at, setFirst: c.set,
 		}
 		for _, other := range c.callers {
 			if other.Kind == schedule.Wait && !other.InFlight() && other.N <= s.Rate {
@@ -98,7 +100,10 @@ func (s *search) exit(w *world, i int) error {
 			return s.violated("a call without callers takes a lease, though there is none to follow")
 		}
 		if call.Ask.Lease > 0 && (c.queue.Waiting() > 0 || len(c.calls) > 0) {
-			return s.violated("a call takes %d permits ahead, though %d callers wait and %d calls have stalled", call.Ask.Lease, c.queue.Waiting(), len(c.calls))
+			return s.violated(
+				"a call takes %d permits ahead, though %d callers wait and %d calls have stalled", call.Ask.Lease,
+				c.queue.Waiting(), len(c.calls),
+			)
 		}
 		if c.burst++; c.burst > mostCalls {
 			return s.violated("a storm: %d calls without a pause", c.burst)
@@ -251,7 +256,8 @@ func (s *search) timer(w *world, i int) error {
 	return nil
 }
 
-// background lets a client do what it does in the background: it refills and ends leases, gives them back, and changes the limiter.
+// background lets a client do what it does in the background: it refills and ends leases, gives
+// them back, and changes the limiter.
 func (s *search) background(w *world, i int) (err error) {
 	spec, c := &s.Clients[i], w.clients[i]
 	if c.ledger == nil && spec.Changes == 0 {
@@ -294,8 +300,13 @@ func (s *search) background(w *world, i int) (err error) {
 	if err == nil && (c.changing == ready || c.changing == waits && c.ledger.GivenBack()) {
 		err = s.event(w, i, func(next *world, c *client) error {
 			c.changing = changes
-			request := protocol.SetRate{Now: s.argument(next, i), Rate: protocol.Rate{Permits: s.Rate, Interval: s.Interval.Milliseconds()}}
-			s.post(next, i, message{command: s.command(protocol.SetRateScript.SHA, keysOf(s.id(i, c.life)), request.Args()), what: sets})
+			request := protocol.SetRate{
+				Now: s.argument(next, i), Rate: protocol.Rate{Permits: s.Rate, Interval: s.Interval.Milliseconds()},
+			}
+			s.post(
+				next, i,
+				message{command: s.command(protocol.SetRateScript.SHA, keysOf(s.id(i, c.life)), request.Args()), what: sets},
+			)
 			return nil
 		}, "%s sends a change", spec.Name)
 	}

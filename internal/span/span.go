@@ -1,4 +1,5 @@
-// Package span formats durations without superfluous zeros: 1h, not 1h0m0s. It does not know limiters.
+// Package span formats durations without superfluous zeros: 1h, not 1h0m0s. It does not know
+// limiters.
 package span
 
 import (

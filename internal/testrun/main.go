@@ -1,12 +1,14 @@
-// Command testrun runs several go test commands, one after the other or at the same time, and prints one report:
+// Command testrun runs several go test commands, one after the other or at the same time, and
+// prints one report:
 //
 //	go run ./internal/testrun [-skips] -- ARGUMENT... [then ARGUMENT...] [beside ARGUMENT...]
 //
-// The arguments are those of a go test. After the word "then", the next go test starts when the one before has ended.
-// After the word "beside", it starts at once. The result of a package is printed when the package is done, and the
-// output of a test when the test fails. With -v, all output of that go test is printed as it comes. At the end the
-// report has the ten slowest tests, and each failure once more, because continuous integration often shows only the end
-// of the output. A skipped test fails the run unless -skips is given.
+// The arguments are those of a go test. After the word "then", the next go test starts when the one
+// before has ended. After the word "beside", it starts at once. The result of a package is printed
+// when the package is done, and the output of a test when the test fails. With -v, all output of
+// that go test is printed as it comes. At the end the report has the ten slowest tests, and each
+// failure once more, because continuous integration often shows only the end of the output. A
+// skipped test fails the run unless -skips is given.
 package main
 
 import (

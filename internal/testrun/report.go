@@ -151,7 +151,8 @@ func (c *command) endsPackage(e event, output string) {
 		c.packages++
 		fmt.Fprintf(c.out, "ok   %6.1fs  %s\n", e.Elapsed, e.Package)
 	case e.FailedBuild == "":
-		// Tests that have not ended are those that ran when the binary ended: a timeout, a panic, os.Exit.
+		// Tests that have not ended are those that ran when the binary ended: a timeout, a panic,
+		// os.Exit.
 		for _, key := range slices.Sorted(maps.Keys(c.outputs)) {
 			if strings.HasPrefix(key, e.key()) {
 				output += c.taken(key)

@@ -84,7 +84,8 @@ func TestOutcomes(t *testing.T) {
 				code = strings.Replace(code, `"fmt"`, `"fmt"; "os"`, 1)
 			}
 			out, ok := reportOn(t, true, code)
-			if _, end, _ := strings.Cut(out, "The slowest tests:"); name != "passes" && !strings.Contains(end, c.wanted) || !strings.Contains(out, c.wanted) {
+			if _, end, _ := strings.Cut(out, "The slowest tests:"); name != "passes" && !strings.Contains(end, c.wanted) ||
+				!strings.Contains(out, c.wanted) {
 				t.Errorf("%q is not in\n%s", c.wanted, out)
 			}
 			if ok != (name == "passes") {
@@ -112,7 +113,9 @@ func TestOneTestInTwoCommands(t *testing.T) {
 		{second, 3 * time.Second, "pass", ""},
 		{first, 7 * time.Second, "fail", ""},
 	} {
-		line, err := json.Marshal(event{Time: began.Add(l.at), Action: l.action, Package: "p", Test: "TestOnce", Output: l.printed})
+		line, err := json.Marshal(
+			event{Time: began.Add(l.at), Action: l.action, Package: "p", Test: "TestOnce", Output: l.printed},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +123,8 @@ func TestOneTestInTwoCommands(t *testing.T) {
 	}
 	r.end()
 	_, end, _ := strings.Cut(out.String(), "The slowest tests:")
-	if want := "\n   7.0s  p TestOnce\n   1.0s  p TestOnce\n"; !strings.HasPrefix(end, want) || !strings.Contains(end, "the first reason") {
+	if want := "\n   7.0s  p TestOnce\n   1.0s  p TestOnce\n"; !strings.HasPrefix(end, want) ||
+		!strings.Contains(end, "the first reason") {
 		t.Errorf("want %q and the reason of the failure in\n%s", want, end)
 	}
 }
@@ -147,7 +151,8 @@ func TestSplit(t *testing.T) {
 
 func TestLongOutputIsShortened(t *testing.T) {
 	long := strings.Repeat("line\n", 200) + "last\n"
-	if short := shortened(long); strings.Count(short, "\n") > mostLines || !strings.HasSuffix(short, "last\n") || !strings.Contains(short, "lines, which stand above") {
+	if short := shortened(long); strings.Count(short, "\n") > mostLines || !strings.HasSuffix(short, "last\n") ||
+		!strings.Contains(short, "lines, which stand above") {
 		t.Error(short)
 	}
 	if shortened("one\n") != "one\n" {

@@ -11,8 +11,9 @@ const slack = time.Second
 // sweepAt is the least number of grants at which a Checker sweeps.
 const sweepAt = 4096
 
-// A Checker is Largest for an endless stream of grants, such as that of a demo or a soak test. It holds at most
-// twice the grants of the last two intervals and one second, or a constant number. It is safe for concurrent use.
+// A Checker is Largest for an endless stream of grants, such as that of a demo or a soak test. It
+// holds at most twice the grants of the last two intervals and one second, or a constant number. It
+// is safe for concurrent use.
 type Checker struct {
 	interval time.Duration
 
@@ -32,8 +33,8 @@ func NewChecker(interval time.Duration) *Checker {
 	return &Checker{interval: interval, limit: sweepAt}
 }
 
-// Add adds a grant. Grants may be added in any order, as long as each is added before any that ended more than an
-// interval and one second after it.
+// Add adds a grant. Grants may be added in any order, as long as each is added before any that
+// ended more than an interval and one second after it.
 func (c *Checker) Add(g Grant) {
 	s, ok := spanOf(g, 1)
 	if !ok {
@@ -65,8 +66,8 @@ func (c *Checker) Largest() (permits int64, at time.Time) {
 	return c.permits, time.Unix(0, c.at)
 }
 
-// Late returns the number of grants added so late that windows around them may have been counted too low. While it is
-// 0, Largest is exact.
+// Late returns the number of grants added so late that windows around them may have been counted
+// too low. While it is 0, Largest is exact.
 func (c *Checker) Late() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +81,9 @@ func (c *Checker) Held() int {
 	return len(c.recent)
 }
 
-// sweep updates the result, then drops the grants that can share no window with a future grant. c.mu is held. It runs
-// when the number of grants has doubled since the last sweep, so that a grant costs O(log n) on average.
+// sweep updates the result, then drops the grants that can share no window with a future grant.
+// c.mu is held. It runs when the number of grants has doubled since the last sweep, so that a grant
+// costs O(log n) on average.
 func (c *Checker) sweep() {
 	permits, at := largest(c.recent, int64(c.interval))
 	if permits > c.permits || permits == c.permits && permits > 0 && at < c.at {

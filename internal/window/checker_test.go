@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// In whatever order grants are added within the slack, and whenever Largest is called, a Checker returns the result of
-// the log.
+// In whatever order grants are added within the slack, and whenever Largest is called, a Checker
+// returns the result of the log.
 func TestCheckerAgreesWithLargest(t *testing.T) {
 	r := seeded(t)
 	rounds := 6

@@ -9,20 +9,21 @@ import (
 
 // A Score is a record as it was written: permits taken at the score At, in microseconds.
 //
-// Added and Removed are for records that were not written at the time of their score, or that were removed before they
-// expired (permits given back, a record replaced by a larger one). Both are in microseconds; 0 means not set. A record
-// holds its permits from Added (else At) to Removed or At + interval, whichever is first. If any record has Removed,
-// set Added on all records, both by the clock of one observer (such as MONITOR): a score is by the caller's clock and
-// slightly before the server writes the record, so a record that replaces a removed one would seem to overlap it.
+// Added and Removed are for records that were not written at the time of their score, or that were
+// removed before they expired (permits given back, a record replaced by a larger one). Both are in
+// microseconds; 0 means not set. A record holds its permits from Added (else At) to Removed or At +
+// interval, whichever is first. If any record has Removed, set Added on all records, both by the
+// clock of one observer (such as MONITOR): a score is by the caller's clock and slightly before the
+// server writes the record, so a record that replaces a removed one would seem to overlap it.
 type Score struct {
 	Permits, At    int64
 	Added, Removed int64
 }
 
-// LargestScores returns the largest sum of permits held at one instant, and the start at of the window [at,
-// at+interval) that ends with this instant; the first one if there are several. Without Added and Removed that is the
-// largest sum of the scores in any window of the interval. Without any score, or with an interval of zero or less, it
-// returns zeros.
+// LargestScores returns the largest sum of permits held at one instant, and the start at of the
+// window [at, at+interval) that ends with this instant; the first one if there are several. Without
+// Added and Removed that is the largest sum of the scores in any window of the interval. Without
+// any score, or with an interval of zero or less, it returns zeros.
 func LargestScores(scores []Score, interval time.Duration) (permits, at int64) {
 	length := interval.Microseconds()
 	if length <= 0 {

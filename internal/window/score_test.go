@@ -27,7 +27,10 @@ func TestLargestScores(t *testing.T) {
 		{"a score in the future holds from when it was written", []Score{
 			{Permits: 5, At: 1010, Added: 1000}, {Permits: 2, At: 1000}}, 7, 901},
 		{"written when it had expired", []Score{{Permits: 5, At: 1000, Added: 1100}}, 0, 0},
-		{"nothing, or less, written", []Score{{Permits: 0, At: 1000}, {Permits: -3, At: 1000}, {Permits: 1, At: 1000}}, 1, 901},
+		{
+			"nothing, or less, written", []Score{{Permits: 0, At: 1000}, {Permits: -3, At: 1000}, {Permits: 1, At: 1000}}, 1,
+			901,
+		},
 		{"none", nil, 0, 0},
 		{"at the end of time", []Score{{Permits: 1, At: math.MaxInt64 - 1}}, 1, math.MaxInt64 - 100},
 	} {
@@ -72,7 +75,8 @@ func TestLargestScoresAgainstBruteForce(t *testing.T) {
 	}
 }
 
-// Largest and LargestScores agree on grants whose instant is known exactly, and on a window that holds them.
+// Largest and LargestScores agree on grants whose instant is known exactly, and on a window that
+// holds them.
 func TestScoresAndGrantsAgree(t *testing.T) {
 	r := seeded(t)
 	for round := range 1000 {

@@ -40,9 +40,19 @@ func TestLargestAtTheEdges(t *testing.T) {
 		{"a long span hides nothing else", []Grant{grant(9, -time.Hour, time.Hour), instant(2, 0), instant(3, 1*ms)}, 5, 0},
 		{"ends in the wrong order", []Grant{grant(3, 20*ms, 10*ms), instant(4, 109*ms)}, 7, 10 * ms},
 		{"nothing, or less, granted", []Grant{instant(0, 0), instant(-5, 0), instant(2, 0)}, 2, 0},
-		{"a chain counts only what fits", []Grant{instant(1, 0), instant(2, 60*ms), instant(4, 120*ms), instant(8, 180*ms)}, 12, 120 * ms},
-		{"before 1970", []Grant{{3, time.Unix(-5, 0), time.Unix(-5, 0)}, {4, time.Unix(-5, 1), time.Unix(-5, 1)}}, 7, time.Unix(-5, 0).Sub(epoch)},
-		{"within a millisecond before 1970", []Grant{{3, time.Unix(0, -1), time.Unix(0, -1)}, {4, time.Unix(0, 99e6), time.Unix(0, 99e6)}}, 4, time.Unix(0, 99e6).Sub(epoch)},
+		{
+			"a chain counts only what fits", []Grant{instant(1, 0), instant(2, 60*ms), instant(4, 120*ms), instant(8, 180*ms)},
+			12, 120 * ms,
+		},
+		{
+			"before 1970", []Grant{{3, time.Unix(-5, 0), time.Unix(-5, 0)}, {4, time.Unix(-5, 1), time.Unix(-5, 1)}}, 7,
+			time.Unix(-5, 0).Sub(epoch),
+		},
+		{
+			"within a millisecond before 1970",
+			[]Grant{{3, time.Unix(0, -1), time.Unix(0, -1)}, {4, time.Unix(0, 99e6), time.Unix(0, 99e6)}}, 4,
+			time.Unix(0, 99e6).Sub(epoch),
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			permits, at := LargestAt(c.grants, interval, ms)
@@ -73,8 +83,8 @@ func TestLargestOfNothing(t *testing.T) {
 	}
 }
 
-// A limiter that counts in milliseconds lets a grant at 0.9 ms expire at interval + 0 ms. That is no
-// violation, so LargestAt with that tick must not report it, while Largest must.
+// A limiter that counts in milliseconds lets a grant at 0.9 ms expire at interval + 0 ms. That is
+// no violation, so LargestAt with that tick must not report it, while Largest must.
 func TestMillisecondsAreNotHeldAgainstALimiter(t *testing.T) {
 	const interval = 100 * ms
 	grants := []Grant{instant(5, 900*time.Microsecond), instant(5, interval+100*time.Microsecond)}
@@ -91,8 +101,9 @@ func TestMillisecondsAreNotHeldAgainstALimiter(t *testing.T) {
 	}
 }
 
-// For a limiter that keeps its limit in milliseconds no violation is reported; one permit more always is. The limiter
-// here is a plain sliding log, and each grant is known only by the span around it.
+// For a limiter that keeps its limit in milliseconds no violation is reported; one permit more
+// always is. The limiter here is a plain sliding log, and each grant is known only by the span
+// around it.
 func TestLargestAgainstASlidingLog(t *testing.T) {
 	const rate, interval = 20, 50 * ms
 	r := seeded(t)

@@ -6,13 +6,14 @@ local MAX_ADDED = 256 -- live records that a refusal adds up, and any call where
 local MAX_RECORD = 4294967295 -- permits in one record
 local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
 
--- Whole numbers go to Redis as text ('%.0f'), except ranks: Redis 7.2.0 to 7.2.4 write a number from 1e8 on that ends in zeros
--- with an exponent, which INCRBY and PEXPIRE refuse, and HSET stores.
+-- Whole numbers go to Redis as text ('%.0f'), except ranks: Redis 7.2.0 to 7.2.4 write a number
+-- from 1e8 on that ends in zeros with an exponent, which INCRBY and PEXPIRE refuse, and HSET
+-- stores.
 
--- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
--- The free permits were repaired, because they were: missing; not a number; negative; above the rate; with the expired
--- permits above the rate; not the rate although there is no record; with the records below the rate. HIGH: with the records
--- they were above the rate, and the records were repaired.
+-- Notes: a reply has the sum of those that apply. internal/protocol has the same list. The free
+-- permits were repaired, because they were: missing; not a number; negative; above the rate; with
+-- the expired permits above the rate; not the rate although there is no record; with the records
+-- below the rate. HIGH: with the records they were above the rate, and the records were repaired.
 local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
 local MORE = 256 -- expired records remain: one call removes a limited number
 local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag

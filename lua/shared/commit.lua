@@ -1,8 +1,8 @@
--- commit.lua: the writes that end a script. A script that grants adds its records before: a full server refuses that, and then
--- nothing is written.
+-- commit.lua: the writes that end a script. A script that grants adds its records before: a full
+-- server refuses that, and then nothing is written.
 
--- LATENESS is how late (ms) a waiting process may call after permits have returned: timers, the network and repeated calls take
--- time.
+-- LATENESS is how late (ms) a waiting process may call after permits have returned: timers, the
+-- network and repeated calls take time.
 local LATENESS = 1000
 
 -- commit writes the free permits if they changed, and removes the expired records.
@@ -17,12 +17,14 @@ local function commit(limiter, state, free)
   end
 end
 
--- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. While callers wait, a
--- keep-alive is at least an interval and LATENESS: their process calls again when permits return. waiting: this call refused
--- such callers. Other calls do not shorten that time, because callers may still wait. An interval after its last
--- use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used until
--- its end, without a call: the newest record is dated at that end, at most an eighth of the interval ahead, or a second more if
--- clocks differ. If this call makes the configuration (limiter.made), an older state must not end before it.
+-- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the
+-- keep-alive. While callers wait, a keep-alive is at least an interval and LATENESS: their process
+-- calls again when permits return. waiting: this call refused such callers. Other calls do not
+-- shorten that time, because callers may still wait. An interval after its last use, the pair of
+-- one client holds nothing that counts; it expires a minute later. But the permits of a lease are
+-- used until its end, without a call: the newest record is dated at that end, at most an eighth of
+-- the interval ahead, or a second more if clocks differ. If this call makes the configuration
+-- (limiter.made), an older state must not end before it.
 local function apply_ttl(limiter, ttl, now, waiting)
   local name, value, records, own = limiter.name, limiter.value, limiter.records, limiter.own
   if limiter.keep_alive > 0 or own then

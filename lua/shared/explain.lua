@@ -1,10 +1,11 @@
 -- explain.lua: what acquire.lua tells after a refusal.
 
--- explain_refusal sets the waits of the groups, with detail or if there are strict groups. It returns the us until all permits
--- are free (with detail); the us until the permits are free, too, that return shortly after those of the first refused request
--- in a strict group; and the client of a record (origin_of). left: how many permits are free after this call, and kept: how
--- many of these are kept free; score: of what it grants. walk_records has prepared the state, in whose notes a record is
--- noted that no Go client wrote.
+-- explain_refusal sets the waits of the groups, with detail or if there are strict groups. It
+-- returns the us until all permits are free (with detail); the us until the permits are free, too,
+-- that return shortly after those of the first refused request in a strict group; and the client of
+-- a record (origin_of). left: how many permits are free after this call, and kept: how many of
+-- these are kept free; score: of what it grants. walk_records has prepared the state, in whose
+-- notes a record is noted that no Go client wrote.
 local function explain_refusal(limiter, state, groups, strict, left, kept, score, detail, prefix)
   local reset_in, together_in
   local taken = state.free - left

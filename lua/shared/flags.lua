@@ -1,5 +1,5 @@
--- flags.lua names the flags of the scripts that grant permits. An argument has the letters of those that apply.
--- internal/protocol has the same list.
+-- flags.lua names the flags of the scripts that grant permits. An argument has the letters of those
+-- that apply. internal/protocol has the same list.
 local ENFORCE = 'e' -- refuse if the configured rate is not the caller's; else the caller's rate is set where none is
 local REBUILD = 'b' -- finish a rebuild of the free permits
 local CHECK = 's' -- compare the free permits with the records

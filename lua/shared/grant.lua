@@ -7,9 +7,10 @@ local function permit_bytes(n)
   return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
--- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
--- first byte counts, and the prefix then grows: there must always be a next one.
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a
+-- big-endian number at the end of the prefix, and after the last one comes 0. Other formats have so
+-- few ids, or none that are known, that all but the first byte counts, and the prefix then grows:
+-- there must always be a next one.
 local function next_prefix(prefix)
   local last = string.byte(prefix, -1)
   if #prefix > 1 and last < 255 then -- nearly always
@@ -26,14 +27,16 @@ local function next_prefix(prefix)
   return counter and string.sub(prefix, 1, first - 1) .. string.rep('\0', counter) or prefix .. '\0'
 end
 
--- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold
+-- those of others, too.
 local function share_prefix(prefix, permits)
   local own = client_prefix(prefix)
   return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
 end
 
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
--- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record with
+-- this id may exist: another client's, or one of a later attempt of this batch. The next id is then
+-- used. It returns the last prefix that it used.
 local function add_record(records, prefix, n, score)
   local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
   if added == 1 and n <= MAX_RECORD then
@@ -42,8 +45,9 @@ local function add_record(records, prefix, n, score)
   return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
 end
 
--- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
--- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+-- add_records writes so many records of n permits each, and returns the prefix after the last one.
+-- As in add_record, the next id is tried in the place of one that exists. One call of Redis for
+-- many records takes half the time of many calls.
 local function add_records(records, prefix, count, n, score)
   local score_text = string.format('%.17g', score)
   while count > 0 and n <= MAX_RECORD do
@@ -60,8 +64,9 @@ local function add_records(records, prefix, count, n, score)
   return prefix
 end
 
--- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
--- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+-- find_own_record returns the record of this client with a score that n more permits fit in, and
+-- its permits; nil and 0 if there is none. It reads a limited number of records: with more clients
+-- than that, some write a second record.
 local function find_own_record(records, score, prefix, n)
   local own = client_prefix(prefix)
   local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
@@ -77,9 +82,10 @@ local function find_own_record(records, score, prefix, n)
   return nil, 0
 end
 
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
--- the state is better afterwards even if the rest of the script fails.
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many
+-- these did not hold. With a rate, records that are doubtful under it (record.lua) count as empty.
+-- It writes at once, first what a full server refuses: the state is better afterwards even if the
+-- rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do

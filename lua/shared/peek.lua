@@ -1,6 +1,7 @@
--- peek.lua stands before a script that takes permits, acquire.lua or one of package classic. That script then replies as it would
--- without peek.lua, and changes nothing: reads go to Redis, and writes only get the reply of a success. This is right where a
--- script reads a key before it writes it, as they do, except acquire.lua where it repairs records.
+-- peek.lua stands before a script that takes permits, acquire.lua or one of package classic. That
+-- script then replies as it would without peek.lua, and changes nothing: reads go to Redis, and
+-- writes only get the reply of a success. This is right where a script reads a key before it writes
+-- it, as they do, except acquire.lua where it repairs records.
 --
 -- KEYS  those of the script
 -- ARGV  those of the script

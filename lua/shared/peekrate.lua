@@ -1,5 +1,5 @@
--- peekrate.lua stands between peek.lua and acquire.lua. That then decides as if the caller's rate had just been set in the
--- place of another one, with the state kept (setrate.lua).
+-- peekrate.lua stands between peek.lua and acquire.lua. That then decides as if the caller's rate
+-- had just been set in the place of another one, with the state kept (setrate.lua).
 --
 -- KEYS  those of acquire.lua
 -- ARGV  those of acquire.lua

@@ -1,27 +1,30 @@
--- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
--- type '0' without keep-alive, whose state needs no repair and is not older than the configuration. This is a block to be
--- included, as a function would be slower. A plain grant makes these calls to Redis:
+-- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that
+-- joins no other, in a limiter of type '0' without keep-alive, whose state needs no repair and is
+-- not older than the configuration. This is a block to be included, as a function would be slower.
+-- A plain grant makes these calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZCOUNT  the expired records
---   ZCARD   all records: if none is live, all permits must be free. If telling is set and at most half of the rate remains,
---           ZRANGE reads the oldest live record instead
+--   ZCARD   all records: if none is live, all permits must be free. If telling is set and at most
+--           half of the rate remains, ZRANGE reads the oldest live record instead
 --   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
 --   DECRBY  the free permits
--- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces DECRBY. Expired records cost
--- ZRANGE (their permits) and ZREMRANGEBYRANK, and INCRBY replaces DECRBY; a check costs ZRANGE (the live records); a TTL PEXPIRE
--- of both keys.
+-- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces
+-- DECRBY. Expired records cost ZRANGE (their permits) and ZREMRANGEBYRANK, and INCRBY replaces
+-- DECRBY; a check costs ZRANGE (the live records); a TTL PEXPIRE of both keys.
 --
--- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil or false: none), now (ms; nil
--- or false: becomes this server's time), now_text and whole_text (now, and the next whole ms, as text; nil or false: none),
--- flags (CHECK and WHOLE_SCORES count), most_expired (with so many expired records it is no plain grant), telling (the permits to
--- be granted, if the oldest live record is asked for; nil or false: it is not).
--- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
--- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
--- permits, as text and as a number; false: none), expired_count, expired_permits, live_count (nil if the oldest live record was
--- read), oldest (that record and its score; nil: not read), cutoff, ttl, score (of a grant), score_text (the same for ZADD),
--- next_us (µs until a permit returns; nil if no live record was read).
+-- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil
+-- or false: none), now (ms; nil or false: becomes this server's time), now_text and whole_text
+-- (now, and the next whole ms, as text; nil or false: none), flags (CHECK and WHOLE_SCORES count),
+-- most_expired (with so many expired records it is no plain grant), telling (the permits to be
+-- granted, if the oldest live record is asked for; nil or false: it is not). Result: fields (the
+-- configuration as read), and free, the free permits with the expired ones; nil: the state allows
+-- no plain grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet),
+-- stored and counted (the stored free permits, as text and as a number; false: none),
+-- expired_count, expired_permits, live_count (nil if the oldest live record was read), oldest (that
+-- record and its score; nil: not read), cutoff, ttl, score (of a grant), score_text (the same for
+-- ZADD), next_us (µs until a permit returns; nil if no live record was read).
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]
 local new = configured_rate and not (rate or interval or kind or fields[4])

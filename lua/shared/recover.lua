@@ -1,12 +1,12 @@
 -- recover.lua: what an earlier attempt of the same request was granted, if its reply was lost.
 local MAX_SEARCHED, SEARCH_PAGE = 20000, 1000 -- records
 
--- find_attempt returns the records that an earlier attempt wrote, and the permits in them that are the request's; an empty
--- list if it wrote none, nil if that is no longer known. The arguments:
--- records, the key; prefix, of the first record; id_count, how many ids the request has; since, the time of that attempt or
--- an earlier one; whole, the record if all was granted, or nil; shared, whether other requests of the client join its
--- records (then their ids hold shares); recent, the last three bytes of the ids that such records had before that attempt,
--- as numbers between blanks.
+-- find_attempt returns the records that an earlier attempt wrote, and the permits in them that are
+-- the request's; an empty list if it wrote none, nil if that is no longer known. The arguments:
+-- records, the key; prefix, of the first record; id_count, how many ids the request has; since, the
+-- time of that attempt or an earlier one; whole, the record if all was granted, or nil; shared,
+-- whether other requests of the client join its records (then their ids hold shares); recent, the
+-- last three bytes of the ids that such records had before that attempt, as numbers between blanks.
 local function find_attempt(records, prefix, id_count, since, whole, shared, recent)
   local score = whole and call('ZSCORE', records, whole)
   if score then
@@ -39,7 +39,8 @@ local function find_attempt(records, prefix, id_count, since, whole, shared, rec
       end
     end
     if #found == id_count or #page < SEARCH_PAGE then
-      -- A later request may have joined the record and changed its id. No id holds the share of several records.
+      -- A later request may have joined the record and changed its id. No id holds the share of
+      -- several records.
       if shared and (#found == 0 and others or id_count > 1 or released) then
         return nil
       end
@@ -50,8 +51,9 @@ local function find_attempt(records, prefix, id_count, since, whole, shared, rec
   return nil
 end
 
--- refresh_scores raises the scores of records to a score: a grant must not be older than its reply. A record may be gone, as
--- a surplus. All keys of the script have been read before, so that nothing fails afterwards.
+-- refresh_scores raises the scores of records to a score: a grant must not be older than its reply.
+-- A record may be gone, as a surplus. All keys of the script have been read before, so that nothing
+-- fails afterwards.
 local function refresh_scores(records, members, score)
   for i = 1, #members do
     local before = call('ZSCORE', records, members[i])

@@ -2,9 +2,10 @@
 local MAX_WALKED = 512 -- records that a refusal walks to find a time
 local TOGETHER, TOGETHER_PART = 5, 200 -- permits return together within so many ms, but at most that part of the interval
 
--- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest live records. It adds
--- them up, raises the free permits if some were lost, and returns whether it did. It does not lower them: after a release by
--- Redisson there are more permits than the rate on purpose.
+-- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest
+-- live records. It adds them up, raises the free permits if some were lost, and returns whether it
+-- did. It does not lower them: after a release by Redisson there are more permits than the rate on
+-- purpose.
 local function walk_records(limiter, state)
   state.live_count = state.live_count or call('ZCARD', limiter.records) - state.expired_count
   state.walked = { state.oldest }
@@ -21,8 +22,8 @@ local function walk_records(limiter, state)
   return true
 end
 
--- rank_expires_in is the same for the live record of a rank, counted from 0. It reads one score: scores cost Redis more than
--- members, and few are needed.
+-- rank_expires_in is the same for the live record of a rank, counted from 0. It reads one score:
+-- scores cost Redis more than members, and few are needed.
 local function rank_expires_in(limiter, state, rank)
   if rank == 0 then
     return expires_in(state, state.oldest_score)
@@ -31,8 +32,9 @@ local function rank_expires_in(limiter, state, rank)
   return expires_in(state, call('ZRANGE', limiter.records, rank, rank, 'WITHSCORES')[2])
 end
 
--- free_in returns in how many µs n permits will be free, if no other client takes any. free: how many are free now; taken: how
--- many are granted now, with a score. With more records than it walks, it returns the time of the last that it walked.
+-- free_in returns in how many µs n permits will be free, if no other client takes any. free: how
+-- many are free now; taken: how many are granted now, with a score. With more records than it
+-- walks, it returns the time of the last that it walked.
 local function free_in(limiter, state, n, free, taken, score)
   local have, walked = free, state.walked
   -- The number of live records that expire before what is taken.
@@ -58,24 +60,25 @@ local function free_in(limiter, state, n, free, taken, score)
   return free_in(limiter, state, n, free, taken, score)
 end
 
--- all_free_in returns in how many µs the permits of the first count live records will be free, and those that are taken now,
--- with a score, if no client takes any.
+-- all_free_in returns in how many µs the permits of the first count live records will be free, and
+-- those that are taken now, with a score, if no client takes any.
 local function all_free_in(limiter, state, count, taken, score)
   local live = count > 0 and rank_expires_in(limiter, state, count - 1) or 0
   return math.max(live, taken > 0 and expires_in(state, score) or 0)
 end
 
--- together_free_in returns in how many µs the permits will be free, too, that return shortly after those that do in a given
--- time. taken are granted now, with a score.
+-- together_free_in returns in how many µs the permits will be free, too, that return shortly after
+-- those that do in a given time. taken are granted now, with a score.
 local function together_free_in(limiter, state, us, taken, score)
   local until_score = state.cutoff + us / 1000 + math.min(TOGETHER, limiter.interval / TOGETHER_PART)
   local count = call('ZCOUNT', limiter.records, '-inf', until_score) - state.expired_count
   return math.max(us, all_free_in(limiter, state, count, score <= until_score and taken or 0, score))
 end
 
--- find_writers looks for records of other clients among those that walk_records has read. It returns the origin of one that
--- another Go client wrote, else that of the oldest record; -2: there is none. Which Go client it returns depends on the id of
--- the batch, so that each of them is returned sooner or later. It notes in the state whether there is a record that no Go client
+-- find_writers looks for records of other clients among those that walk_records has read. It
+-- returns the origin of one that another Go client wrote, else that of the oldest record; -2: there
+-- is none. Which Go client it returns depends on the id of the batch, so that each of them is
+-- returned sooner or later. It notes in the state whether there is a record that no Go client
 -- wrote.
 local function find_writers(state, prefix)
   if not state.oldest then

@@ -1,19 +1,20 @@
--- state.lua: the free permits and the records of a limiter: load_state counts expired permits back, and repairs the free
--- permits where they are wrong.
+-- state.lua: the free permits and the records of a limiter: load_state counts expired permits back,
+-- and repairs the free permits where they are wrong.
 
 -- read_record returns the record of a rank, and its score as text; an empty table if there is none.
 local function read_record(records, rank)
   return call('ZRANGE', records, rank, rank, 'WITHSCORES')
 end
 
--- load_state reads the state of a limiter, without the records that have expired. It writes only what repairs a surplus:
--- Redis does not undo the first half of a script whose second half fails, so a script reads everything, decides, and then
--- writes (commit.lua).
--- rebuild: this call finishes a rebuild; check: compare with the records though nothing seems wrong.
--- It returns a table: stored (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
--- and expired_permits (the records that leave with this call), more (others remain), many (there are too many live records
--- to check), oldest and oldest_score (the oldest record that stays, and its score as text, or nil), cutoff (the highest
--- expired score), ttl (ms, to be applied to the state; below 0: none), notes.
+-- load_state reads the state of a limiter, without the records that have expired. It writes only
+-- what repairs a surplus: Redis does not undo the first half of a script whose second half fails,
+-- so a script reads everything, decides, and then writes (commit.lua). rebuild: this call finishes
+-- a rebuild; check: compare with the records though nothing seems wrong. It returns a table: stored
+-- (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
+-- and expired_permits (the records that leave with this call), more (others remain), many (there
+-- are too many live records to check), oldest and oldest_score (the oldest record that stays, and
+-- its score as text, or nil), cutoff (the highest expired score), ttl (ms, to be applied to the
+-- state; below 0: none), notes.
 local function load_state(limiter, now, rebuild, check)
   local records, cutoff = limiter.records, now - limiter.interval
   local stored, oldest, expired = call('GET', limiter.value), read_record(records, '0'), {}
@@ -42,9 +43,9 @@ local function load_state(limiter, now, rebuild, check)
     -- Few calls come here, so these functions are not defined for the others.
     --@include grant
 
-    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are read, the doubtful ones
-    -- are replaced by one record with the permits that count (believed, record.lua). It returns the records in order, their
-    -- permits, and whether there may be more.
+    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are
+    -- read, the doubtful ones are replaced by one record with the permits that count (believed,
+    -- record.lua). It returns the records in order, their permits, and whether there may be more.
     local function sum_live(limiter, state)
       local records, rate, limit = limiter.records, limiter.former or limiter.rate, math.floor(2000 * 5 / #KEYS)
       local page = call('ZRANGE', records, state.expired_count, state.expired_count + limit - 1)
@@ -68,10 +69,11 @@ local function load_state(limiter, now, rebuild, check)
       return page, sum + held, #page == limit
     end
 
-    -- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is free while more expired records
-    -- remain than leave in one call (the call that removes the last of them rebuilds), or while there are more live records than
-    -- one call adds up (until recount.lua has). After the rate was lowered, free permits below 0 can be correct: that is checked
-    -- where the records are few.
+    -- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is
+    -- free while more expired records remain than leave in one call (the call that removes the last
+    -- of them rebuilds), or while there are more live records than one call adds up (until
+    -- recount.lua has). After the rate was lowered, free permits below 0 can be correct: that is
+    -- checked where the records are few.
     local function rebuild_value(limiter, state, rebuild)
       local counted, rate = state.counted, limiter.rate
       local total = counted and counted + state.expired_permits
@@ -90,7 +92,8 @@ local function load_state(limiter, now, rebuild, check)
         why = DRIFTED
       end
       if not state.oldest then
-        -- All is free without a record. A limiter that was never used has neither records nor value.
+        -- All is free without a record. A limiter that was never used has neither records nor
+        -- value.
         if state.stored or state.expired_count > 0 then
           state.notes = state.notes + why
         end
@@ -108,10 +111,11 @@ local function load_state(limiter, now, rebuild, check)
       end
     end
 
-    -- check_records compares the free permits with the live records. Free permits that were lost are added (LOW). A surplus
-    -- (HIGH) is taken out of the oldest records, whatever caused it: the free permits stay. So permits that Redisson's release
-    -- gave back are granted once and do not return a second time; and of what was granted before the rate was lowered, the
-    -- newest permits stay counted.
+    -- check_records compares the free permits with the live records. Free permits that were lost
+    -- are added (LOW). A surplus (HIGH) is taken out of the oldest records, whatever caused it: the
+    -- free permits stay. So permits that Redisson's release gave back are granted once and do not
+    -- return a second time; and of what was granted before the rate was lowered, the newest permits
+    -- stay counted.
     local function check_records(limiter, state)
       local page, sum, many = sum_live(limiter, state)
       state.many = many
@@ -142,8 +146,9 @@ local function load_state(limiter, now, rebuild, check)
   return state
 end
 
--- check_consistency returns the free permits as a reader sees them, and whether value and records add up to the rate. all
--- and count are the numbers of records and of live ones; expired and used the permits in expired and in live records.
+-- check_consistency returns the free permits as a reader sees them, and whether value and records
+-- add up to the rate. all and count are the numbers of records and of live ones; expired and used
+-- the permits in expired and in live records.
 local function check_consistency(rate, stored, counted, all, count, expired, used)
   if count == 0 then
     return rate, counted and counted + expired == rate or all == 0 and not stored

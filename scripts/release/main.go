@@ -1,5 +1,5 @@
-// Command release manages the next version of this checkout, which all its modules have. It is the version of the root
-// module that go.work replaces. The command runs in the root of the checkout.
+// Command release manages the next version of this checkout, which all its modules have. It is the
+// version of the root module that go.work replaces. The command runs in the root of the checkout.
 //
 //	go run ./scripts/release                prints the version
 //	go run ./scripts/release set v0.2.0     sets another, in go.work and in each go.mod
@@ -8,8 +8,9 @@
 //	go run ./scripts/release outdated TOOL  prints the direct dependencies that are behind their newest release, and the
 //	                                        tools, given as MODULE@VERSION; fails if one can be updated
 //
-// The proxy has the files that git tracks, in the state of the checkout. The command fails if users could not use a
-// go.mod: if it replaces modules, or requires another version of a module of this checkout.
+// The proxy has the files that git tracks, in the state of the checkout. The command fails if users
+// could not use a go.mod: if it replaces modules, or requires another version of a module of this
+// checkout.
 package main
 
 import (
@@ -169,7 +170,8 @@ func (w *workspace) proxy(folder string) error {
 
 // export copies the files that git tracks.
 func export(to string) error {
-	git := exec.Command("git", "-c", "safe.directory=*", "ls-files", "-z") // CI's checkout may belong to another user
+	// CI's checkout may belong to another user
+	git := exec.Command("git", "-c", "safe.directory=*", "ls-files", "-z")
 	git.Stderr = os.Stderr
 	listed, err := git.Output()
 	if err != nil {

@@ -14,11 +14,13 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// oldest is a module of which the root requires the oldest version that works, because users must have at least that version.
+// oldest is a module of which the root requires the oldest version that works, because users must
+// have at least that version.
 const oldest = "github.com/redis/go-redis/v9"
 
-// outdated prints which direct dependencies of each module are behind their newest release, and which of the tools. It
-// returns an error if one can be updated. It cannot if each later release needs a later Go than the module.
+// outdated prints which direct dependencies of each module are behind their newest release, and
+// which of the tools. It returns an error if one can be updated. It cannot if each later release
+// needs a later Go than the module.
 func (w *workspace) outdated(tools []string) error {
 	proxy := listings{}
 	behind := 0
@@ -64,8 +66,8 @@ type listing struct {
 // listings holds the results of go list, by query.
 type listings map[string]listing
 
-// later describes the releases that are later than has; "" if there are none. update reports whether one of them works with
-// the Go version goes; if goes is "", all of them do.
+// later describes the releases that are later than has; "" if there are none. update reports
+// whether one of them works with the Go version goes; if goes is "", all of them do.
 func (l listings) later(has module.Version, goes string) (text string, update bool, err error) {
 	newest, err := l.list(has.Path+"@latest", "-versions")
 	if err != nil {

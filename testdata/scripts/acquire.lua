@@ -1,54 +1,63 @@
--- acquire.lua grants permits to the requests of one batch. Without a request it counts expired permits back and returns what
--- is free, as Redisson's availablePermits does.
+-- acquire.lua grants permits to the requests of one batch. Without a request it counts expired
+-- permits back and returns what is free, as Redisson's availablePermits does.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 client_now       ms, up to three decimals; '': this server's clock
 --       2 record           of all that is wanted
---       3 wanted           permits in it; '': one record does not hold them, or some request must get none, or a group keeps some
---                          free, or a lease or UP_TO
---       4 flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, NEXT, DETAIL, UP_TO, STRICT_ONLY, APART; GENERAL
---                          with one of the next six arguments, without wanted, without a group, and with REBUILD
+--       3 wanted           permits in it; '': one record does not hold them, or some request must
+--                          get none, or a group keeps some free, or a lease or UP_TO
+--       4 flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, RECORD_EACH, NEXT, DETAIL, UP_TO,
+--                          STRICT_ONLY, APART; GENERAL with one of the next six arguments, without
+--                          wanted, without a group, and with REBUILD
 --       5 configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
 --       with GENERAL:
 --       6 granularity      ms; '': none
---       7 lease            up to so many permits more, if every request is granted and much is free; '': none. The record is then
---                          dated at the end of a bucket, in a quarter of its length or later, and otherwise as without a lease
+--       7 lease            up to so many permits more, if every request is granted and much is
+--                          free; '': none. The record is then dated at the end of a bucket, in a
+--                          quarter of its length or later, and otherwise as without a lease
 --       8 lease_bucket     ms: the length of that bucket
---       9 since            ms: the time of an earlier attempt of the same batch or before, whose records are searched first; '':
---                          there was none
+--       9 since            ms: the time of an earlier attempt of the same batch or before, whose
+--                          records are searched first; '': there was none
 --      10 id_count         how many ids the batch has
---      11 recent           the last three bytes of the ids under which the client had grants before, as numbers between blanks
---       then for each group of requests, in order, the strict ones first; without any, the script only looks:
+--      11 recent           the last three bytes of the ids under which the client had grants
+--                          before, as numbers between blanks
+--       then for each group of requests, in order, the strict ones first; without any, the script
+--       only looks:
 --         size             permits of a request
---         count            requests; negative if the group is strict. 0: a strict group that keeps its size free of those
---                          behind it
--- reply 1 status           0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9 it is no longer known what an
---                          earlier attempt was granted
+--         count            requests; negative if the group is strict. 0: a strict group that keeps
+--                          its size free of those behind it
+-- reply 1 status           0; 1 to 7 not initialised: config.lua; 8 another rate is configured; 9
+--                          it is no longer known what an earlier attempt was granted
 --       with status 0:
 --       2 rate
 --       3 interval         ms
 --       4 free             permits afterwards
---       5 next             us until the next permit returns (0: with those granted now, or not known; a plain grant does not read
---                          it without NEXT, or if more than half of the rate remains free)
---       6 figures          how many follow: none if wanted is granted at client_now, without notes and without a lease
+--       5 next             us until the next permit returns (0: with those granted now, or not
+--                          known; a plain grant does not read it without NEXT, or if more than half
+--                          of the rate remains free)
+--       6 figures          how many follow: none if wanted is granted at client_now, without notes
+--                          and without a lease
 --       7 notes            base.lua
 --       8 now              us
 --       9 reset            us until all permits are free (0 unless granted or DETAIL)
---      10 origin           the client of a record (origin_of): another Go client's if one was seen, else the oldest record's; -2:
---                          there is no record, nothing was refused, or expired records remain
+--      10 origin           the client of a record (origin_of): another Go client's if one was seen,
+--                          else the oldest record's; -2: there is no record, nothing was refused,
+--                          or expired records remain
 --      11 ahead            permits that were taken for the lease
---      12 together         us until the permits are free, too, that return shortly after those of the first refused request in a
---                          strict group (0: there is none)
+--      12 together         us until the permits are free, too, that return shortly after those of
+--                          the first refused request in a strict group (0: there is none)
 --       then, unless wanted was granted, for each group:
 --         granted          requests of it (-1: its size exceeds the rate; with UP_TO: permits)
---         wait             us until the permits of its first refused request are free (0: none, or neither DETAIL nor strict)
+--         wait             us until the permits of its first refused request are free (0: none, or
+--                          neither DETAIL nor strict)
 --
--- The requests of a strict group wait in a queue: if one is refused, none behind it is granted. Behind the strict groups each
--- group takes what it can.
+-- The requests of a strict group wait in a queue: if one is refused, none behind it is granted.
+-- Behind the strict groups each group takes what it can.
 --
--- The plain grant comes first (plain_read.lua says what it costs). After it, a granularity costs ZRANGEBYSCORE (this client's
--- record of the bucket) and ZREM of it; a refusal ZRANGE of the oldest record and of the records that it adds up or walks,
--- and for waiting callers ZCOUNT and ZRANGE of one more record; a search for an earlier attempt what recover.lua says.
+-- The plain grant comes first (plain_read.lua says what it costs). After it, a granularity costs
+-- ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal ZRANGE of the oldest
+-- record and of the records that it adds up or walks, and for waiting callers ZCOUNT and ZRANGE of
+-- one more record; a search for an earlier attempt what recover.lua says.
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -58,21 +67,22 @@ local MAX_ADDED = 256 -- live records that a refusal adds up, and any call where
 local MAX_RECORD = 4294967295 -- permits in one record
 local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
 
--- Whole numbers go to Redis as text ('%.0f'), except ranks: Redis 7.2.0 to 7.2.4 write a number from 1e8 on that ends in zeros
--- with an exponent, which INCRBY and PEXPIRE refuse, and HSET stores.
+-- Whole numbers go to Redis as text ('%.0f'), except ranks: Redis 7.2.0 to 7.2.4 write a number
+-- from 1e8 on that ends in zeros with an exponent, which INCRBY and PEXPIRE refuse, and HSET
+-- stores.
 
--- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
--- The free permits were repaired, because they were: missing; not a number; negative; above the rate; with the expired
--- permits above the rate; not the rate although there is no record; with the records below the rate. HIGH: with the records
--- they were above the rate, and the records were repaired.
+-- Notes: a reply has the sum of those that apply. internal/protocol has the same list. The free
+-- permits were repaired, because they were: missing; not a number; negative; above the rate; with
+-- the expired permits above the rate; not the rate although there is no record; with the records
+-- below the rate. HIGH: with the records they were above the rate, and the records were repaired.
 local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
 local MORE = 256 -- expired records remain: one call removes a limited number
 local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
--- flags.lua names the flags of the scripts that grant permits. An argument has the letters of those that apply.
--- internal/protocol has the same list.
+-- flags.lua names the flags of the scripts that grant permits. An argument has the letters of those
+-- that apply. internal/protocol has the same list.
 local ENFORCE = 'e' -- refuse if the configured rate is not the caller's; else the caller's rate is set where none is
 local REBUILD = 'b' -- finish a rebuild of the free permits
 local CHECK = 's' -- compare the free permits with the records
@@ -91,37 +101,40 @@ wanted, configured_rate = tonumber(wanted), configured_rate ~= '' and configured
 local general = find(flags, GENERAL, 1, true)
 local config, limiter, state, now -- what the plain grant has read (config.lua, state.lua)
 
--- The plain grant: one record for all that is wanted. Anything else leaves this block before a permit is taken; a refusal keeps
--- what was read.
+-- The plain grant: one record for all that is wanted. Anything else leaves this block before a
+-- permit is taken; a refusal keeps what was read.
 if not general then
   local name, value, records, most_expired = KEYS[1], KEYS[2], KEYS[4], MAX_EXPIRED
   local telling = flags ~= '' and find(flags, NEXT, 1, true) and wanted
   now = tonumber(client_now)
   local now_text, whole_text = now and client_now, nil -- for one record, a number costs as much as making a text of it
--- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
--- type '0' without keep-alive, whose state needs no repair and is not older than the configuration. This is a block to be
--- included, as a function would be slower. A plain grant makes these calls to Redis:
+-- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that
+-- joins no other, in a limiter of type '0' without keep-alive, whose state needs no repair and is
+-- not older than the configuration. This is a block to be included, as a function would be slower.
+-- A plain grant makes these calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZCOUNT  the expired records
---   ZCARD   all records: if none is live, all permits must be free. If telling is set and at most half of the rate remains,
---           ZRANGE reads the oldest live record instead
+--   ZCARD   all records: if none is live, all permits must be free. If telling is set and at most
+--           half of the rate remains, ZRANGE reads the oldest live record instead
 --   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
 --   DECRBY  the free permits
--- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces DECRBY. Expired records cost
--- ZRANGE (their permits) and ZREMRANGEBYRANK, and INCRBY replaces DECRBY; a check costs ZRANGE (the live records); a TTL PEXPIRE
--- of both keys.
+-- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces
+-- DECRBY. Expired records cost ZRANGE (their permits) and ZREMRANGEBYRANK, and INCRBY replaces
+-- DECRBY; a check costs ZRANGE (the live records); a TTL PEXPIRE of both keys.
 --
--- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil or false: none), now (ms; nil
--- or false: becomes this server's time), now_text and whole_text (now, and the next whole ms, as text; nil or false: none),
--- flags (CHECK and WHOLE_SCORES count), most_expired (with so many expired records it is no plain grant), telling (the permits to
--- be granted, if the oldest live record is asked for; nil or false: it is not).
--- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
--- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
--- permits, as text and as a number; false: none), expired_count, expired_permits, live_count (nil if the oldest live record was
--- read), oldest (that record and its score; nil: not read), cutoff, ttl, score (of a grant), score_text (the same for ZADD),
--- next_us (µs until a permit returns; nil if no live record was read).
+-- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil
+-- or false: none), now (ms; nil or false: becomes this server's time), now_text and whole_text
+-- (now, and the next whole ms, as text; nil or false: none), flags (CHECK and WHOLE_SCORES count),
+-- most_expired (with so many expired records it is no plain grant), telling (the permits to be
+-- granted, if the oldest live record is asked for; nil or false: it is not). Result: fields (the
+-- configuration as read), and free, the free permits with the expired ones; nil: the state allows
+-- no plain grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet),
+-- stored and counted (the stored free permits, as text and as a number; false: none),
+-- expired_count, expired_permits, live_count (nil if the oldest live record was read), oldest (that
+-- record and its score; nil: not read), cutoff, ttl, score (of a grant), score_text (the same for
+-- ZADD), next_us (µs until a permit returns; nil if no live record was read).
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]
 local new = configured_rate and not (rate or interval or kind or fields[4])
@@ -200,9 +213,9 @@ end
     end
     if wanted <= free and call('ZADD', records, 'NX', score_text, record) == 1 then
       local left, taken = free - wanted, ARGV[3]
--- plain_write.lua writes what follows the record of a plain grant.
--- Given: value and records (the keys), counted, expired_count, expired_permits and ttl (of plain_read.lua), taken (the permits
--- of the record, as text), left (the permits free afterwards).
+-- plain_write.lua writes what follows the record of a plain grant. Given: value and records (the
+-- keys), counted, expired_count, expired_permits and ttl (of plain_read.lua), taken (the permits of
+-- the record, as text), left (the permits free afterwards).
 if not counted then
   call('SET', value, string.format('%.0f', left))
 elseif expired_permits == 0 then
@@ -243,11 +256,12 @@ end
   end
 end
 
--- record.lua reads records, the members of a permits set. A record ends in its permits, as four bytes, least significant
--- first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the formats.
+-- record.lua reads records, the members of a permits set. A record ends in its permits, as four
+-- bytes, least significant first; the bytes before them are its prefix: a format byte or more, and
+-- an id. internal/record describes the formats.
 
--- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a µs, so a smaller fraction
--- is an error of rounding.
+-- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a
+-- µs, so a smaller fraction is an error of rounding.
 local function to_micros(ms)
   return math.ceil(ms * 1000 - 0.3)
 end
@@ -261,14 +275,14 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- is_doubtful tells whether a record has too many permits for a grant under a rate. Redisson grants a request for -1
--- permits, and stores a record of 4294967295.
+-- is_doubtful tells whether a record has too many permits for a grant under a rate. Redisson grants
+-- a request for -1 permits, and stores a record of 4294967295.
 local function is_doubtful(permits, rate)
   return permits >= 2147483648 and permits > rate
 end
 
--- sum_permits returns the permits of members. With a rate, the second result has those of doubtful members, and the first does
--- not.
+-- sum_permits returns the permits of members. With a rate, the second result has those of doubtful
+-- members, and the first does not.
 local function sum_permits(members, rate)
   local sum, doubtful = 0, 0
   for i = 1, #members do
@@ -282,9 +296,9 @@ local function sum_permits(members, rate)
   return sum, doubtful
 end
 
--- believed returns how many of the doubtful permits count: at most rate - free - sum. free is the free permits with the expired
--- ones (nil: not known), sum the permits in other live records. After the rate was lowered free may be below 0, so more permits
--- than the rate may count.
+-- believed returns how many of the doubtful permits count: at most rate - free - sum. free is the
+-- free permits with the expired ones (nil: not known), sum the permits in other live records. After
+-- the rate was lowered free may be below 0, so more permits than the rate may count.
 local function believed(rate, free, sum, doubtful)
   return math.min(doubtful, math.max(0, rate - (free or 0) - sum))
 end
@@ -294,8 +308,8 @@ local function client_prefix(prefix)
   return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
 end
 
--- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
--- oldest format; -1 if the member has no known format.
+-- origin_of returns the first bytes of the id of a record as a number, which tells its client: five
+-- bytes, or four in the oldest format; -1 if the member has no known format.
 local function origin_of(member)
   local length, head = #member, string.byte(member)
   local first, last
@@ -316,17 +330,18 @@ local function origin_of(member)
 end
 -- expiry.lua: when a record expires.
 
--- expires_in returns the µs until a record with a score expires, or the limiter if that is earlier. It returns at least 1:
--- on the embedded server time goes on during a script, so the limiter may have expired already.
+-- expires_in returns the µs until a record with a score expires, or the limiter if that is earlier.
+-- It returns at least 1: on the embedded server time goes on during a script, so the limiter may
+-- have expired already.
 local function expires_in(state, score)
   local longest = state.ttl < 0 and MAX_NUMBER or math.min(MAX_NUMBER, state.ttl + 1)
   return math.max(1, to_micros(math.min(longest, tonumber(score) - state.cutoff)))
 end
--- commit.lua: the writes that end a script. A script that grants adds its records before: a full server refuses that, and then
--- nothing is written.
+-- commit.lua: the writes that end a script. A script that grants adds its records before: a full
+-- server refuses that, and then nothing is written.
 
--- LATENESS is how late (ms) a waiting process may call after permits have returned: timers, the network and repeated calls take
--- time.
+-- LATENESS is how late (ms) a waiting process may call after permits have returned: timers, the
+-- network and repeated calls take time.
 local LATENESS = 1000
 
 -- commit writes the free permits if they changed, and removes the expired records.
@@ -341,12 +356,14 @@ local function commit(limiter, state, free)
   end
 end
 
--- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the keep-alive. While callers wait, a
--- keep-alive is at least an interval and LATENESS: their process calls again when permits return. waiting: this call refused
--- such callers. Other calls do not shorten that time, because callers may still wait. An interval after its last
--- use, the pair of one client holds nothing that counts; it expires a minute later. But the permits of a lease are used until
--- its end, without a call: the newest record is dated at that end, at most an eighth of the interval ahead, or a second more if
--- clocks differ. If this call makes the configuration (limiter.made), an older state must not end before it.
+-- apply_ttl gives the state the TTL of the configuration (ms; -1: none), or all keys the
+-- keep-alive. While callers wait, a keep-alive is at least an interval and LATENESS: their process
+-- calls again when permits return. waiting: this call refused such callers. Other calls do not
+-- shorten that time, because callers may still wait. An interval after its last use, the pair of
+-- one client holds nothing that counts; it expires a minute later. But the permits of a lease are
+-- used until its end, without a call: the newest record is dated at that end, at most an eighth of
+-- the interval ahead, or a second more if clocks differ. If this call makes the configuration
+-- (limiter.made), an older state must not end before it.
 local function apply_ttl(limiter, ttl, now, waiting)
   local name, value, records, own = limiter.name, limiter.value, limiter.records, limiter.own
   if limiter.keep_alive > 0 or own then
@@ -380,8 +397,9 @@ granularity, lease, lease_bucket, since = tonumber(granularity), tonumber(lease)
 local first_group = general and 12 or 6
 local prefix = string.sub(record, 1, -5)
 
--- read_groups returns the groups in the arguments from first on, and how many of them are strict. A group has: size; count, its
--- requests; granted (requests, or permits with UP_TO); wait, the us until the permits of its first refused request are free.
+-- read_groups returns the groups in the arguments from first on, and how many of them are strict. A
+-- group has: size; count, its requests; granted (requests, or permits with UP_TO); wait, the us
+-- until the permits of its first refused request are free.
 local function read_groups(first)
   local groups, strict = {}, 0
   for at = first, #ARGV, 2 do
@@ -392,9 +410,10 @@ local function read_groups(first)
   return groups, strict
 end
 
--- allocate sets what each group is granted of the available permits. It returns how many are left, how many of these are kept
--- free, and whether a request was refused. If the permits are those that an earlier attempt was granted (recovered), a size
--- above the rate may be among them, and none are kept.
+-- allocate sets what each group is granted of the available permits. It returns how many are left,
+-- how many of these are kept free, and whether a request was refused. If the permits are those that
+-- an earlier attempt was granted (recovered), a size above the rate may be among them, and none are
+-- kept.
 local function allocate(groups, strict, available, rate, recovered)
   local partly, queued = find(flags, UP_TO, 1, true), find(flags, STRICT_ONLY, 1, true)
   local left, kept, refused, blocked = available, 0, false, false
@@ -431,11 +450,13 @@ local score, bucketed = state and state.score, false -- of a grant; whether it e
 local lease_score -- the end of the bucket that a lease would end with; nil: the interval is too short for one
 local recovered, redate -- the permits that an earlier attempt was granted; a function that raises its scores
 if not state then
--- config.lua: the keys of a limiter, its configuration, numbers as they are stored, the clock, and the score that a grant gets.
--- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
+-- config.lua: the keys of a limiter, its configuration, numbers as they are stored, the clock, and
+-- the score that a grant gets. A limiter has five keys: 1 config, 2 value, 3 client value, 4
+-- permits, 5 client permits.
 
--- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all
--- clients, '1' one for each client. offset is the number of keys before those of the limiter.
+-- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has
+-- one pair for all clients, '1' one for each client. offset is the number of keys before those of
+-- the limiter.
 local function choose_keys(offset, kind)
   if kind == '1' then
     return KEYS[offset + 3], KEYS[offset + 5]
@@ -443,14 +464,14 @@ local function choose_keys(offset, kind)
   return KEYS[offset + 2], KEYS[offset + 4]
 end
 
--- parse_number returns the number that a text of digits is, at most MAX_NUMBER; nil for any other text: tonumber also takes
--- 'nan', 'inf' and '0x10', and not on every server the same.
+-- parse_number returns the number that a text of digits is, at most MAX_NUMBER; nil for any other
+-- text: tonumber also takes 'nan', 'inf' and '0x10', and not on every server the same.
 local function parse_number(text)
   return text and find(text, '^%d+$') and (#text <= 15 and tonumber(text) or MAX_NUMBER) or nil
 end
 
--- parse_value returns the free permits as a number if the text has the form that INCRBY accepts, else nil. They are
--- negative after the rate was lowered below what is granted.
+-- parse_value returns the free permits as a number if the text has the form that INCRBY accepts,
+-- else nil. They are negative after the rate was lowered below what is granted.
 local function parse_value(stored)
   if stored and find(stored, '^-?[1-9]%d*$') then
     return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_NUMBER or nil
@@ -458,8 +479,8 @@ local function parse_value(stored)
   return stored == '0' and 0 or nil
 end
 
--- new_limiter returns a limiter: name, value, records (keys), own (the pair is this client's alone), rate, interval (ms),
--- keep_alive (ms; 0: none).
+-- new_limiter returns a limiter: name, value, records (keys), own (the pair is this client's
+-- alone), rate, interval (ms), keep_alive (ms; 0: none).
 local function new_limiter(offset, rate, interval, kind, keep_alive)
   local value, records = choose_keys(offset, kind)
   return {
@@ -473,9 +494,9 @@ local function new_limiter(offset, rate, interval, kind, keep_alive)
   }
 end
 
--- forget_ended_state removes the state of a limiter whose configuration has just expired: keys that expire within 10 ms. The
--- state expires a moment after the configuration, because a script reads that TTL first and sets the state's later. A new
--- limiter must not count the state.
+-- forget_ended_state removes the state of a limiter whose configuration has just expired: keys that
+-- expire within 10 ms. The state expires a moment after the configuration, because a script reads
+-- that TTL first and sets the state's later. A new limiter must not count the state.
 local function forget_ended_state(value, records)
   local a, b = call('PTTL', value), call('PTTL', records)
   local last = math.max(a, b)
@@ -486,12 +507,13 @@ local function forget_ended_state(value, records)
   end
 end
 
--- read_config reads the configuration of a limiter. configured_rate is the caller's rate ('rate interval type
--- keep-alive'), which takes the place of missing fields, or nil; config is the reply of HMGET if it was read before.
--- It returns a limiter with three more fields: mismatch (the caller's rate is another one), missing (fields and values that
--- HSET must write, or nil), made (there is no configuration yet; then the state of a limiter that has ended is removed).
--- Without a usable configuration it returns nil and a status: 1 nothing is set; 2, 3, 4 rate, interval, type is missing;
--- 5, 6, 7 the same is invalid.
+-- read_config reads the configuration of a limiter. configured_rate is the caller's rate ('rate
+-- interval type keep-alive'), which takes the place of missing fields, or nil; config is the reply
+-- of HMGET if it was read before. It returns a limiter with three more fields: mismatch (the
+-- caller's rate is another one), missing (fields and values that HSET must write, or nil), made
+-- (there is no configuration yet; then the state of a limiter that has ended is removed). Without a
+-- usable configuration it returns nil and a status: 1 nothing is set; 2, 3, 4 rate, interval, type
+-- is missing; 5, 6, 7 the same is invalid.
 local function read_config(offset, configured_rate, config)
   local missing, made = nil, false
   config = config or call('HMGET', KEYS[offset + 1], 'rate', 'interval', 'type', 'keepAliveTime')
@@ -534,14 +556,15 @@ local function read_config(offset, configured_rate, config)
   return limiter
 end
 
--- is_foreign tells whether KEYS[i] belongs to another program: it has not the Redis type that a limiter gives it. Such a key
--- is neither removed nor changed.
+-- is_foreign tells whether KEYS[i] belongs to another program: it has not the Redis type that a
+-- limiter gives it. Such a key is neither removed nor changed.
 local function is_foreign(i)
   local found = call('TYPE', KEYS[i]).ok
   return found ~= 'none' and found ~= ({ 'hash', 'string', 'string', 'zset', 'zset' })[(i - 1) % 5 + 1]
 end
 
--- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
+-- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's
+-- if that is ''.
 local function read_clock(client_now)
   if client_now ~= '' then
     return tonumber(client_now)
@@ -550,12 +573,14 @@ local function read_clock(client_now)
   return (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
 end
 
--- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never earlier than now, so that no
--- window holds more than the rate. With a bucket (ms) it is the end of a bucket of time of that length. With a granularity one
--- record then stands for all that a client is granted within it. A lease lasts for at least a quarter of a bucket, so that the
--- next one can be taken before the end of the last. Without a bucket it is now, or the next whole ms if the interval is long or
--- whole_ms: Redis keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions.
--- Redisson before 3.16.4 returns waits that are too short where scores are fractions.
+-- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never
+-- earlier than now, so that no window holds more than the rate. With a bucket (ms) it is the end of
+-- a bucket of time of that length. With a granularity one record then stands for all that a client
+-- is granted within it. A lease lasts for at least a quarter of a bucket, so that the next one can
+-- be taken before the end of the last. Without a bucket it is now, or the next whole ms if the
+-- interval is long or whole_ms: Redis keeps up to 128 records in a list, and adding one takes three
+-- times as long if their scores are fractions. Redisson before 3.16.4 returns waits that are too
+-- short where scores are fractions.
 local function grant_score(now, interval, bucket, lease, whole_ms)
   local length = bucket and math.min(bucket, math.floor(interval / 10)) or 1
   if length > 1 then
@@ -565,22 +590,23 @@ local function grant_score(now, interval, bucket, lease, whole_ms)
   end
   return now, false
 end
--- state.lua: the free permits and the records of a limiter: load_state counts expired permits back, and repairs the free
--- permits where they are wrong.
+-- state.lua: the free permits and the records of a limiter: load_state counts expired permits back,
+-- and repairs the free permits where they are wrong.
 
 -- read_record returns the record of a rank, and its score as text; an empty table if there is none.
 local function read_record(records, rank)
   return call('ZRANGE', records, rank, rank, 'WITHSCORES')
 end
 
--- load_state reads the state of a limiter, without the records that have expired. It writes only what repairs a surplus:
--- Redis does not undo the first half of a script whose second half fails, so a script reads everything, decides, and then
--- writes (commit.lua).
--- rebuild: this call finishes a rebuild; check: compare with the records though nothing seems wrong.
--- It returns a table: stored (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
--- and expired_permits (the records that leave with this call), more (others remain), many (there are too many live records
--- to check), oldest and oldest_score (the oldest record that stays, and its score as text, or nil), cutoff (the highest
--- expired score), ttl (ms, to be applied to the state; below 0: none), notes.
+-- load_state reads the state of a limiter, without the records that have expired. It writes only
+-- what repairs a surplus: Redis does not undo the first half of a script whose second half fails,
+-- so a script reads everything, decides, and then writes (commit.lua). rebuild: this call finishes
+-- a rebuild; check: compare with the records though nothing seems wrong. It returns a table: stored
+-- (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
+-- and expired_permits (the records that leave with this call), more (others remain), many (there
+-- are too many live records to check), oldest and oldest_score (the oldest record that stays, and
+-- its score as text, or nil), cutoff (the highest expired score), ttl (ms, to be applied to the
+-- state; below 0: none), notes.
 local function load_state(limiter, now, rebuild, check)
   local records, cutoff = limiter.records, now - limiter.interval
   local stored, oldest, expired = call('GET', limiter.value), read_record(records, '0'), {}
@@ -616,9 +642,10 @@ local function permit_bytes(n)
   return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
--- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
--- first byte counts, and the prefix then grows: there must always be a next one.
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a
+-- big-endian number at the end of the prefix, and after the last one comes 0. Other formats have so
+-- few ids, or none that are known, that all but the first byte counts, and the prefix then grows:
+-- there must always be a next one.
 local function next_prefix(prefix)
   local last = string.byte(prefix, -1)
   if #prefix > 1 and last < 255 then -- nearly always
@@ -635,14 +662,16 @@ local function next_prefix(prefix)
   return counter and string.sub(prefix, 1, first - 1) .. string.rep('\0', counter) or prefix .. '\0'
 end
 
--- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold
+-- those of others, too.
 local function share_prefix(prefix, permits)
   local own = client_prefix(prefix)
   return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
 end
 
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
--- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record with
+-- this id may exist: another client's, or one of a later attempt of this batch. The next id is then
+-- used. It returns the last prefix that it used.
 local function add_record(records, prefix, n, score)
   local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
   if added == 1 and n <= MAX_RECORD then
@@ -651,8 +680,9 @@ local function add_record(records, prefix, n, score)
   return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
 end
 
--- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
--- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+-- add_records writes so many records of n permits each, and returns the prefix after the last one.
+-- As in add_record, the next id is tried in the place of one that exists. One call of Redis for
+-- many records takes half the time of many calls.
 local function add_records(records, prefix, count, n, score)
   local score_text = string.format('%.17g', score)
   while count > 0 and n <= MAX_RECORD do
@@ -669,8 +699,9 @@ local function add_records(records, prefix, count, n, score)
   return prefix
 end
 
--- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
--- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+-- find_own_record returns the record of this client with a score that n more permits fit in, and
+-- its permits; nil and 0 if there is none. It reads a limited number of records: with more clients
+-- than that, some write a second record.
 local function find_own_record(records, score, prefix, n)
   local own = client_prefix(prefix)
   local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
@@ -686,9 +717,10 @@ local function find_own_record(records, score, prefix, n)
   return nil, 0
 end
 
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
--- the state is better afterwards even if the rest of the script fails.
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many
+-- these did not hold. With a rate, records that are doubtful under it (record.lua) count as empty.
+-- It writes at once, first what a full server refuses: the state is better afterwards even if the
+-- rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do
@@ -711,9 +743,9 @@ local function remove_surplus(records, oldest, rate, surplus)
   return surplus
 end
 
-    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are read, the doubtful ones
-    -- are replaced by one record with the permits that count (believed, record.lua). It returns the records in order, their
-    -- permits, and whether there may be more.
+    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are
+    -- read, the doubtful ones are replaced by one record with the permits that count (believed,
+    -- record.lua). It returns the records in order, their permits, and whether there may be more.
     local function sum_live(limiter, state)
       local records, rate, limit = limiter.records, limiter.former or limiter.rate, math.floor(2000 * 5 / #KEYS)
       local page = call('ZRANGE', records, state.expired_count, state.expired_count + limit - 1)
@@ -737,10 +769,11 @@ end
       return page, sum + held, #page == limit
     end
 
-    -- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is free while more expired records
-    -- remain than leave in one call (the call that removes the last of them rebuilds), or while there are more live records than
-    -- one call adds up (until recount.lua has). After the rate was lowered, free permits below 0 can be correct: that is checked
-    -- where the records are few.
+    -- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is
+    -- free while more expired records remain than leave in one call (the call that removes the last
+    -- of them rebuilds), or while there are more live records than one call adds up (until
+    -- recount.lua has). After the rate was lowered, free permits below 0 can be correct: that is
+    -- checked where the records are few.
     local function rebuild_value(limiter, state, rebuild)
       local counted, rate = state.counted, limiter.rate
       local total = counted and counted + state.expired_permits
@@ -759,7 +792,8 @@ end
         why = DRIFTED
       end
       if not state.oldest then
-        -- All is free without a record. A limiter that was never used has neither records nor value.
+        -- All is free without a record. A limiter that was never used has neither records nor
+        -- value.
         if state.stored or state.expired_count > 0 then
           state.notes = state.notes + why
         end
@@ -777,10 +811,11 @@ end
       end
     end
 
-    -- check_records compares the free permits with the live records. Free permits that were lost are added (LOW). A surplus
-    -- (HIGH) is taken out of the oldest records, whatever caused it: the free permits stay. So permits that Redisson's release
-    -- gave back are granted once and do not return a second time; and of what was granted before the rate was lowered, the
-    -- newest permits stay counted.
+    -- check_records compares the free permits with the live records. Free permits that were lost
+    -- are added (LOW). A surplus (HIGH) is taken out of the oldest records, whatever caused it: the
+    -- free permits stay. So permits that Redisson's release gave back are granted once and do not
+    -- return a second time; and of what was granted before the rate was lowered, the newest permits
+    -- stay counted.
     local function check_records(limiter, state)
       local page, sum, many = sum_live(limiter, state)
       state.many = many
@@ -811,8 +846,9 @@ end
   return state
 end
 
--- check_consistency returns the free permits as a reader sees them, and whether value and records add up to the rate. all
--- and count are the numbers of records and of live ones; expired and used the permits in expired and in live records.
+-- check_consistency returns the free permits as a reader sees them, and whether value and records
+-- add up to the rate. all and count are the numbers of records and of live ones; expired and used
+-- the permits in expired and in live records.
 local function check_consistency(rate, stored, counted, all, count, expired, used)
   if count == 0 then
     return rate, counted and counted + expired == rate or all == 0 and not stored
@@ -850,9 +886,10 @@ local function permit_bytes(n)
   return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
--- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
--- first byte counts, and the prefix then grows: there must always be a next one.
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a
+-- big-endian number at the end of the prefix, and after the last one comes 0. Other formats have so
+-- few ids, or none that are known, that all but the first byte counts, and the prefix then grows:
+-- there must always be a next one.
 local function next_prefix(prefix)
   local last = string.byte(prefix, -1)
   if #prefix > 1 and last < 255 then -- nearly always
@@ -869,14 +906,16 @@ local function next_prefix(prefix)
   return counter and string.sub(prefix, 1, first - 1) .. string.rep('\0', counter) or prefix .. '\0'
 end
 
--- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold
+-- those of others, too.
 local function share_prefix(prefix, permits)
   local own = client_prefix(prefix)
   return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
 end
 
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
--- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record with
+-- this id may exist: another client's, or one of a later attempt of this batch. The next id is then
+-- used. It returns the last prefix that it used.
 local function add_record(records, prefix, n, score)
   local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
   if added == 1 and n <= MAX_RECORD then
@@ -885,8 +924,9 @@ local function add_record(records, prefix, n, score)
   return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
 end
 
--- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
--- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+-- add_records writes so many records of n permits each, and returns the prefix after the last one.
+-- As in add_record, the next id is tried in the place of one that exists. One call of Redis for
+-- many records takes half the time of many calls.
 local function add_records(records, prefix, count, n, score)
   local score_text = string.format('%.17g', score)
   while count > 0 and n <= MAX_RECORD do
@@ -903,8 +943,9 @@ local function add_records(records, prefix, count, n, score)
   return prefix
 end
 
--- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
--- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+-- find_own_record returns the record of this client with a score that n more permits fit in, and
+-- its permits; nil and 0 if there is none. It reads a limited number of records: with more clients
+-- than that, some write a second record.
 local function find_own_record(records, score, prefix, n)
   local own = client_prefix(prefix)
   local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
@@ -920,9 +961,10 @@ local function find_own_record(records, score, prefix, n)
   return nil, 0
 end
 
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
--- the state is better afterwards even if the rest of the script fails.
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many
+-- these did not hold. With a rate, records that are doubtful under it (record.lua) count as empty.
+-- It writes at once, first what a full server refuses: the state is better afterwards even if the
+-- rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do
@@ -947,12 +989,12 @@ end
 -- recover.lua: what an earlier attempt of the same request was granted, if its reply was lost.
 local MAX_SEARCHED, SEARCH_PAGE = 20000, 1000 -- records
 
--- find_attempt returns the records that an earlier attempt wrote, and the permits in them that are the request's; an empty
--- list if it wrote none, nil if that is no longer known. The arguments:
--- records, the key; prefix, of the first record; id_count, how many ids the request has; since, the time of that attempt or
--- an earlier one; whole, the record if all was granted, or nil; shared, whether other requests of the client join its
--- records (then their ids hold shares); recent, the last three bytes of the ids that such records had before that attempt,
--- as numbers between blanks.
+-- find_attempt returns the records that an earlier attempt wrote, and the permits in them that are
+-- the request's; an empty list if it wrote none, nil if that is no longer known. The arguments:
+-- records, the key; prefix, of the first record; id_count, how many ids the request has; since, the
+-- time of that attempt or an earlier one; whole, the record if all was granted, or nil; shared,
+-- whether other requests of the client join its records (then their ids hold shares); recent, the
+-- last three bytes of the ids that such records had before that attempt, as numbers between blanks.
 local function find_attempt(records, prefix, id_count, since, whole, shared, recent)
   local score = whole and call('ZSCORE', records, whole)
   if score then
@@ -985,7 +1027,8 @@ local function find_attempt(records, prefix, id_count, since, whole, shared, rec
       end
     end
     if #found == id_count or #page < SEARCH_PAGE then
-      -- A later request may have joined the record and changed its id. No id holds the share of several records.
+      -- A later request may have joined the record and changed its id. No id holds the share of
+      -- several records.
       if shared and (#found == 0 and others or id_count > 1 or released) then
         return nil
       end
@@ -996,8 +1039,9 @@ local function find_attempt(records, prefix, id_count, since, whole, shared, rec
   return nil
 end
 
--- refresh_scores raises the scores of records to a score: a grant must not be older than its reply. A record may be gone, as
--- a surplus. All keys of the script have been read before, so that nothing fails afterwards.
+-- refresh_scores raises the scores of records to a score: a grant must not be older than its reply.
+-- A record may be gone, as a surplus. All keys of the script have been read before, so that nothing
+-- fails afterwards.
 local function refresh_scores(records, members, score)
   for i = 1, #members do
     local before = call('ZSCORE', records, members[i])
@@ -1046,9 +1090,10 @@ else
 local MAX_WALKED = 512 -- records that a refusal walks to find a time
 local TOGETHER, TOGETHER_PART = 5, 200 -- permits return together within so many ms, but at most that part of the interval
 
--- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest live records. It adds
--- them up, raises the free permits if some were lost, and returns whether it did. It does not lower them: after a release by
--- Redisson there are more permits than the rate on purpose.
+-- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest
+-- live records. It adds them up, raises the free permits if some were lost, and returns whether it
+-- did. It does not lower them: after a release by Redisson there are more permits than the rate on
+-- purpose.
 local function walk_records(limiter, state)
   state.live_count = state.live_count or call('ZCARD', limiter.records) - state.expired_count
   state.walked = { state.oldest }
@@ -1065,8 +1110,8 @@ local function walk_records(limiter, state)
   return true
 end
 
--- rank_expires_in is the same for the live record of a rank, counted from 0. It reads one score: scores cost Redis more than
--- members, and few are needed.
+-- rank_expires_in is the same for the live record of a rank, counted from 0. It reads one score:
+-- scores cost Redis more than members, and few are needed.
 local function rank_expires_in(limiter, state, rank)
   if rank == 0 then
     return expires_in(state, state.oldest_score)
@@ -1075,8 +1120,9 @@ local function rank_expires_in(limiter, state, rank)
   return expires_in(state, call('ZRANGE', limiter.records, rank, rank, 'WITHSCORES')[2])
 end
 
--- free_in returns in how many µs n permits will be free, if no other client takes any. free: how many are free now; taken: how
--- many are granted now, with a score. With more records than it walks, it returns the time of the last that it walked.
+-- free_in returns in how many µs n permits will be free, if no other client takes any. free: how
+-- many are free now; taken: how many are granted now, with a score. With more records than it
+-- walks, it returns the time of the last that it walked.
 local function free_in(limiter, state, n, free, taken, score)
   local have, walked = free, state.walked
   -- The number of live records that expire before what is taken.
@@ -1102,24 +1148,25 @@ local function free_in(limiter, state, n, free, taken, score)
   return free_in(limiter, state, n, free, taken, score)
 end
 
--- all_free_in returns in how many µs the permits of the first count live records will be free, and those that are taken now,
--- with a score, if no client takes any.
+-- all_free_in returns in how many µs the permits of the first count live records will be free, and
+-- those that are taken now, with a score, if no client takes any.
 local function all_free_in(limiter, state, count, taken, score)
   local live = count > 0 and rank_expires_in(limiter, state, count - 1) or 0
   return math.max(live, taken > 0 and expires_in(state, score) or 0)
 end
 
--- together_free_in returns in how many µs the permits will be free, too, that return shortly after those that do in a given
--- time. taken are granted now, with a score.
+-- together_free_in returns in how many µs the permits will be free, too, that return shortly after
+-- those that do in a given time. taken are granted now, with a score.
 local function together_free_in(limiter, state, us, taken, score)
   local until_score = state.cutoff + us / 1000 + math.min(TOGETHER, limiter.interval / TOGETHER_PART)
   local count = call('ZCOUNT', limiter.records, '-inf', until_score) - state.expired_count
   return math.max(us, all_free_in(limiter, state, count, score <= until_score and taken or 0, score))
 end
 
--- find_writers looks for records of other clients among those that walk_records has read. It returns the origin of one that
--- another Go client wrote, else that of the oldest record; -2: there is none. Which Go client it returns depends on the id of
--- the batch, so that each of them is returned sooner or later. It notes in the state whether there is a record that no Go client
+-- find_writers looks for records of other clients among those that walk_records has read. It
+-- returns the origin of one that another Go client wrote, else that of the oldest record; -2: there
+-- is none. Which Go client it returns depends on the id of the batch, so that each of them is
+-- returned sooner or later. It notes in the state whether there is a record that no Go client
 -- wrote.
 local function find_writers(state, prefix)
   if not state.oldest then
@@ -1145,11 +1192,12 @@ local function find_writers(state, prefix)
 end
 -- explain.lua: what acquire.lua tells after a refusal.
 
--- explain_refusal sets the waits of the groups, with detail or if there are strict groups. It returns the us until all permits
--- are free (with detail); the us until the permits are free, too, that return shortly after those of the first refused request
--- in a strict group; and the client of a record (origin_of). left: how many permits are free after this call, and kept: how
--- many of these are kept free; score: of what it grants. walk_records has prepared the state, in whose notes a record is
--- noted that no Go client wrote.
+-- explain_refusal sets the waits of the groups, with detail or if there are strict groups. It
+-- returns the us until all permits are free (with detail); the us until the permits are free, too,
+-- that return shortly after those of the first refused request in a strict group; and the client of
+-- a record (origin_of). left: how many permits are free after this call, and kept: how many of
+-- these are kept free; score: of what it grants. walk_records has prepared the state, in whose
+-- notes a record is noted that no Go client wrote.
 local function explain_refusal(limiter, state, groups, strict, left, kept, score, detail, prefix)
   local reset_in, together_in
   local taken = state.free - left
@@ -1187,9 +1235,10 @@ end
 if lease_score and not refused and not recovered and not state.more then
 -- lease.lua: how many permits a lease takes ahead.
 
--- leased returns how many of the permits that are left a lease takes, at most so many: a quarter, and never the last tenth of the
--- rate, because others want some, too. A few are not worth it: the next lease would follow soon, with another record. The lease
--- ends at a score; if the limiter expires before, there is none.
+-- leased returns how many of the permits that are left a lease takes, at most so many: a quarter,
+-- and never the last tenth of the rate, because others want some, too. A few are not worth it: the
+-- next lease would follow soon, with another record. The lease ends at a score; if the limiter
+-- expires before, there is none.
 local function leased(limiter, state, now, left, most, score)
   local tenth = math.ceil(limiter.rate / 10)
   local ahead = math.min(most, math.floor(left / 4), left - tenth)
@@ -1222,9 +1271,10 @@ local function permit_bytes(n)
   return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
--- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
--- first byte counts, and the prefix then grows: there must always be a next one.
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a
+-- big-endian number at the end of the prefix, and after the last one comes 0. Other formats have so
+-- few ids, or none that are known, that all but the first byte counts, and the prefix then grows:
+-- there must always be a next one.
 local function next_prefix(prefix)
   local last = string.byte(prefix, -1)
   if #prefix > 1 and last < 255 then -- nearly always
@@ -1241,14 +1291,16 @@ local function next_prefix(prefix)
   return counter and string.sub(prefix, 1, first - 1) .. string.rep('\0', counter) or prefix .. '\0'
 end
 
--- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold
+-- those of others, too.
 local function share_prefix(prefix, permits)
   local own = client_prefix(prefix)
   return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
 end
 
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
--- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record with
+-- this id may exist: another client's, or one of a later attempt of this batch. The next id is then
+-- used. It returns the last prefix that it used.
 local function add_record(records, prefix, n, score)
   local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
   if added == 1 and n <= MAX_RECORD then
@@ -1257,8 +1309,9 @@ local function add_record(records, prefix, n, score)
   return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
 end
 
--- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
--- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+-- add_records writes so many records of n permits each, and returns the prefix after the last one.
+-- As in add_record, the next id is tried in the place of one that exists. One call of Redis for
+-- many records takes half the time of many calls.
 local function add_records(records, prefix, count, n, score)
   local score_text = string.format('%.17g', score)
   while count > 0 and n <= MAX_RECORD do
@@ -1275,8 +1328,9 @@ local function add_records(records, prefix, count, n, score)
   return prefix
 end
 
--- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
--- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+-- find_own_record returns the record of this client with a score that n more permits fit in, and
+-- its permits; nil and 0 if there is none. It reads a limited number of records: with more clients
+-- than that, some write a second record.
 local function find_own_record(records, score, prefix, n)
   local own = client_prefix(prefix)
   local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
@@ -1292,9 +1346,10 @@ local function find_own_record(records, score, prefix, n)
   return nil, 0
 end
 
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
--- the state is better afterwards even if the rest of the script fails.
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many
+-- these did not hold. With a rate, records that are doubtful under it (record.lua) count as empty.
+-- It writes at once, first what a full server refuses: the state is better afterwards even if the
+-- rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do

@@ -1,7 +1,8 @@
--- acquiremany.lua grants permits to several calls, each for itself, by plain grants (plain_read.lua). A call asks one limiter,
--- or several of which all grant or none does. A call has no effect if it needs more than plain grants, or if an earlier call asks
--- one of its limiters, too: the client then makes it by acquire.lua or allowall.lua.
--- All limiters are read before one is written, so a key of another type has no effect on any of them.
+-- acquiremany.lua grants permits to several calls, each for itself, by plain grants
+-- (plain_read.lua). A call asks one limiter, or several of which all grant or none does. A call has
+-- no effect if it needs more than plain grants, or if an earlier call asks one of its limiters,
+-- too: the client then makes it by acquire.lua or allowall.lua. All limiters are read before one is
+-- written, so a key of another type has no effect on any of them.
 --
 -- KEYS  three a limiter: config, value, permits
 -- ARGV  1 client_now       ms, up to three decimals
@@ -11,8 +12,9 @@
 --         configured_rate  the caller's rate, "rate interval type keep-alive"; '': none
 --         flags            CHECK, WHOLE_SCORES, NEXT, JOINT
 -- reply five a limiter:
---         status           of the call, with its first limiter: 0; or it has no effect: 10 it is no plain grant; 11 it is none
---                          now, because too few permits are free, or many records have expired
+--         status           of the call, with its first limiter: 0; or it has no effect: 10 it is no
+--                          plain grant; 11 it is none now, because too few permits are free, or
+--                          many records have expired
 --         rate
 --         interval         ms
 --         free             permits afterwards
@@ -26,21 +28,22 @@ local MAX_ADDED = 256 -- live records that a refusal adds up, and any call where
 local MAX_RECORD = 4294967295 -- permits in one record
 local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
 
--- Whole numbers go to Redis as text ('%.0f'), except ranks: Redis 7.2.0 to 7.2.4 write a number from 1e8 on that ends in zeros
--- with an exponent, which INCRBY and PEXPIRE refuse, and HSET stores.
+-- Whole numbers go to Redis as text ('%.0f'), except ranks: Redis 7.2.0 to 7.2.4 write a number
+-- from 1e8 on that ends in zeros with an exponent, which INCRBY and PEXPIRE refuse, and HSET
+-- stores.
 
--- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
--- The free permits were repaired, because they were: missing; not a number; negative; above the rate; with the expired
--- permits above the rate; not the rate although there is no record; with the records below the rate. HIGH: with the records
--- they were above the rate, and the records were repaired.
+-- Notes: a reply has the sum of those that apply. internal/protocol has the same list. The free
+-- permits were repaired, because they were: missing; not a number; negative; above the rate; with
+-- the expired permits above the rate; not the rate although there is no record; with the records
+-- below the rate. HIGH: with the records they were above the rate, and the records were repaired.
 local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
 local MORE = 256 -- expired records remain: one call removes a limited number
 local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
--- flags.lua names the flags of the scripts that grant permits. An argument has the letters of those that apply.
--- internal/protocol has the same list.
+-- flags.lua names the flags of the scripts that grant permits. An argument has the letters of those
+-- that apply. internal/protocol has the same list.
 local ENFORCE = 'e' -- refuse if the configured rate is not the caller's; else the caller's rate is set where none is
 local REBUILD = 'b' -- finish a rebuild of the free permits
 local CHECK = 's' -- compare the free permits with the records
@@ -66,30 +69,33 @@ for i = 0, #KEYS / 3 - 1 do
   local configured_rate, flags = ARGV[at + 4] ~= '' and ARGV[at + 4], ARGV[at + 5]
   local wanted, own, kept = tonumber(ARGV[at + 2]), 5 * i, 6 * i
   local telling = flags ~= '' and find(flags, NEXT, 1, true) and wanted
--- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that joins no other, in a limiter of
--- type '0' without keep-alive, whose state needs no repair and is not older than the configuration. This is a block to be
--- included, as a function would be slower. A plain grant makes these calls to Redis:
+-- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that
+-- joins no other, in a limiter of type '0' without keep-alive, whose state needs no repair and is
+-- not older than the configuration. This is a block to be included, as a function would be slower.
+-- A plain grant makes these calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
 --   ZCOUNT  the expired records
---   ZCARD   all records: if none is live, all permits must be free. If telling is set and at most half of the rate remains,
---           ZRANGE reads the oldest live record instead
+--   ZCARD   all records: if none is live, all permits must be free. If telling is set and at most
+--           half of the rate remains, ZRANGE reads the oldest live record instead
 --   PTTL    the TTL to apply to the state
 --   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
 --   DECRBY  the free permits
--- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces DECRBY. Expired records cost
--- ZRANGE (their permits) and ZREMRANGEBYRANK, and INCRBY replaces DECRBY; a check costs ZRANGE (the live records); a TTL PEXPIRE
--- of both keys.
+-- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces
+-- DECRBY. Expired records cost ZRANGE (their permits) and ZREMRANGEBYRANK, and INCRBY replaces
+-- DECRBY; a check costs ZRANGE (the live records); a TTL PEXPIRE of both keys.
 --
--- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil or false: none), now (ms; nil
--- or false: becomes this server's time), now_text and whole_text (now, and the next whole ms, as text; nil or false: none),
--- flags (CHECK and WHOLE_SCORES count), most_expired (with so many expired records it is no plain grant), telling (the permits to
--- be granted, if the oldest live record is asked for; nil or false: it is not).
--- Result: fields (the configuration as read), and free, the free permits with the expired ones; nil: the state allows no plain
--- grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet), stored and counted (the stored free
--- permits, as text and as a number; false: none), expired_count, expired_permits, live_count (nil if the oldest live record was
--- read), oldest (that record and its score; nil: not read), cutoff, ttl, score (of a grant), score_text (the same for ZADD),
--- next_us (µs until a permit returns; nil if no live record was read).
+-- Given: name, value and records (the keys), configured_rate ("rate interval type keep-alive"; nil
+-- or false: none), now (ms; nil or false: becomes this server's time), now_text and whole_text
+-- (now, and the next whole ms, as text; nil or false: none), flags (CHECK and WHOLE_SCORES count),
+-- most_expired (with so many expired records it is no plain grant), telling (the permits to be
+-- granted, if the oldest live record is asked for; nil or false: it is not). Result: fields (the
+-- configuration as read), and free, the free permits with the expired ones; nil: the state allows
+-- no plain grant. Only with free: rate, interval, kind, new (the limiter has no configuration yet),
+-- stored and counted (the stored free permits, as text and as a number; false: none),
+-- expired_count, expired_permits, live_count (nil if the oldest live record was read), oldest (that
+-- record and its score; nil: not read), cutoff, ttl, score (of a grant), score_text (the same for
+-- ZADD), next_us (µs until a permit returns; nil if no live record was read).
 local fields = call('HMGET', name, 'rate', 'interval', 'type', 'keepAliveTime')
 local rate, interval, kind = fields[1], fields[2], fields[3]
 local new = configured_rate and not (rate or interval or kind or fields[4])
@@ -196,11 +202,12 @@ for call_at = 1, #granted, 2 do
         reply[n + 1] = 10
         break -- nothing is written yet
       end
--- record.lua reads records, the members of a permits set. A record ends in its permits, as four bytes, least significant
--- first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the formats.
+-- record.lua reads records, the members of a permits set. A record ends in its permits, as four
+-- bytes, least significant first; the bytes before them are its prefix: a format byte or more, and
+-- an id. internal/record describes the formats.
 
--- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a µs, so a smaller fraction
--- is an error of rounding.
+-- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a
+-- µs, so a smaller fraction is an error of rounding.
 local function to_micros(ms)
   return math.ceil(ms * 1000 - 0.3)
 end
@@ -214,14 +221,14 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- is_doubtful tells whether a record has too many permits for a grant under a rate. Redisson grants a request for -1
--- permits, and stores a record of 4294967295.
+-- is_doubtful tells whether a record has too many permits for a grant under a rate. Redisson grants
+-- a request for -1 permits, and stores a record of 4294967295.
 local function is_doubtful(permits, rate)
   return permits >= 2147483648 and permits > rate
 end
 
--- sum_permits returns the permits of members. With a rate, the second result has those of doubtful members, and the first does
--- not.
+-- sum_permits returns the permits of members. With a rate, the second result has those of doubtful
+-- members, and the first does not.
 local function sum_permits(members, rate)
   local sum, doubtful = 0, 0
   for i = 1, #members do
@@ -235,9 +242,9 @@ local function sum_permits(members, rate)
   return sum, doubtful
 end
 
--- believed returns how many of the doubtful permits count: at most rate - free - sum. free is the free permits with the expired
--- ones (nil: not known), sum the permits in other live records. After the rate was lowered free may be below 0, so more permits
--- than the rate may count.
+-- believed returns how many of the doubtful permits count: at most rate - free - sum. free is the
+-- free permits with the expired ones (nil: not known), sum the permits in other live records. After
+-- the rate was lowered free may be below 0, so more permits than the rate may count.
 local function believed(rate, free, sum, doubtful)
   return math.min(doubtful, math.max(0, rate - (free or 0) - sum))
 end
@@ -247,8 +254,8 @@ local function client_prefix(prefix)
   return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
 end
 
--- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
--- oldest format; -1 if the member has no known format.
+-- origin_of returns the first bytes of the id of a record as a number, which tells its client: five
+-- bytes, or four in the oldest format; -1 if the member has no known format.
 local function origin_of(member)
   local length, head = #member, string.byte(member)
   local first, last
@@ -276,9 +283,10 @@ local function permit_bytes(n)
   return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
--- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
--- first byte counts, and the prefix then grows: there must always be a next one.
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a
+-- big-endian number at the end of the prefix, and after the last one comes 0. Other formats have so
+-- few ids, or none that are known, that all but the first byte counts, and the prefix then grows:
+-- there must always be a next one.
 local function next_prefix(prefix)
   local last = string.byte(prefix, -1)
   if #prefix > 1 and last < 255 then -- nearly always
@@ -295,14 +303,16 @@ local function next_prefix(prefix)
   return counter and string.sub(prefix, 1, first - 1) .. string.rep('\0', counter) or prefix .. '\0'
 end
 
--- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold
+-- those of others, too.
 local function share_prefix(prefix, permits)
   local own = client_prefix(prefix)
   return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
 end
 
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
--- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record with
+-- this id may exist: another client's, or one of a later attempt of this batch. The next id is then
+-- used. It returns the last prefix that it used.
 local function add_record(records, prefix, n, score)
   local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
   if added == 1 and n <= MAX_RECORD then
@@ -311,8 +321,9 @@ local function add_record(records, prefix, n, score)
   return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
 end
 
--- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
--- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+-- add_records writes so many records of n permits each, and returns the prefix after the last one.
+-- As in add_record, the next id is tried in the place of one that exists. One call of Redis for
+-- many records takes half the time of many calls.
 local function add_records(records, prefix, count, n, score)
   local score_text = string.format('%.17g', score)
   while count > 0 and n <= MAX_RECORD do
@@ -329,8 +340,9 @@ local function add_records(records, prefix, count, n, score)
   return prefix
 end
 
--- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
--- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+-- find_own_record returns the record of this client with a score that n more permits fit in, and
+-- its permits; nil and 0 if there is none. It reads a limited number of records: with more clients
+-- than that, some write a second record.
 local function find_own_record(records, score, prefix, n)
   local own = client_prefix(prefix)
   local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
@@ -346,9 +358,10 @@ local function find_own_record(records, score, prefix, n)
   return nil, 0
 end
 
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
--- the state is better afterwards even if the rest of the script fails.
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many
+-- these did not hold. With a rate, records that are doubtful under it (record.lua) count as empty.
+-- It writes at once, first what a full server refuses: the state is better afterwards even if the
+-- rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do
@@ -372,9 +385,9 @@ local function remove_surplus(records, oldest, rate, surplus)
 end
       add_record(records, next_prefix(string.sub(record, 1, -5)), tonumber(taken), read[kept + 1])
     end
--- plain_write.lua writes what follows the record of a plain grant.
--- Given: value and records (the keys), counted, expired_count, expired_permits and ttl (of plain_read.lua), taken (the permits
--- of the record, as text), left (the permits free afterwards).
+-- plain_write.lua writes what follows the record of a plain grant. Given: value and records (the
+-- keys), counted, expired_count, expired_permits and ttl (of plain_read.lua), taken (the permits of
+-- the record, as text), left (the permits free afterwards).
 if not counted then
   call('SET', value, string.format('%.0f', left))
 elseif expired_permits == 0 then

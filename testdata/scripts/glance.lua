@@ -1,10 +1,11 @@
--- glance.lua reads a limiter as state.lua does, but few records, however many there are: it can be run for thousands of
--- limiters.
+-- glance.lua reads a limiter as state.lua does, but few records, however many there are: it can be
+-- run for thousands of limiters.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 client_now  ms; '': this server's clock
 -- reply as state.lua, then
---      13 estimated   1 if used, consistent and free are estimates: there are too many records, so the free permits are trusted
+--      13 estimated   1 if used, consistent and free are estimates: there are too many records, so
+--                     the free permits are trusted
 
 -- base.lua: constants. It defines no function: each definition costs a tenth of a call of Redis.
 local call, find, tonumber = redis.call, string.find, tonumber
@@ -14,24 +15,26 @@ local MAX_ADDED = 256 -- live records that a refusal adds up, and any call where
 local MAX_RECORD = 4294967295 -- permits in one record
 local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
 
--- Whole numbers go to Redis as text ('%.0f'), except ranks: Redis 7.2.0 to 7.2.4 write a number from 1e8 on that ends in zeros
--- with an exponent, which INCRBY and PEXPIRE refuse, and HSET stores.
+-- Whole numbers go to Redis as text ('%.0f'), except ranks: Redis 7.2.0 to 7.2.4 write a number
+-- from 1e8 on that ends in zeros with an exponent, which INCRBY and PEXPIRE refuse, and HSET
+-- stores.
 
--- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
--- The free permits were repaired, because they were: missing; not a number; negative; above the rate; with the expired
--- permits above the rate; not the rate although there is no record; with the records below the rate. HIGH: with the records
--- they were above the rate, and the records were repaired.
+-- Notes: a reply has the sum of those that apply. internal/protocol has the same list. The free
+-- permits were repaired, because they were: missing; not a number; negative; above the rate; with
+-- the expired permits above the rate; not the rate although there is no record; with the records
+-- below the rate. HIGH: with the records they were above the rate, and the records were repaired.
 local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
 local MORE = 256 -- expired records remain: one call removes a limited number
 local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
--- record.lua reads records, the members of a permits set. A record ends in its permits, as four bytes, least significant
--- first; the bytes before them are its prefix: a format byte or more, and an id. internal/record describes the formats.
+-- record.lua reads records, the members of a permits set. A record ends in its permits, as four
+-- bytes, least significant first; the bytes before them are its prefix: a format byte or more, and
+-- an id. internal/record describes the formats.
 
--- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a µs, so a smaller fraction
--- is an error of rounding.
+-- to_micros converts ms to whole µs, rounded up. A double holds a time of today to a quarter of a
+-- µs, so a smaller fraction is an error of rounding.
 local function to_micros(ms)
   return math.ceil(ms * 1000 - 0.3)
 end
@@ -45,14 +48,14 @@ local function permits_of(member)
   return a + b * 256 + c * 65536 + d * 16777216
 end
 
--- is_doubtful tells whether a record has too many permits for a grant under a rate. Redisson grants a request for -1
--- permits, and stores a record of 4294967295.
+-- is_doubtful tells whether a record has too many permits for a grant under a rate. Redisson grants
+-- a request for -1 permits, and stores a record of 4294967295.
 local function is_doubtful(permits, rate)
   return permits >= 2147483648 and permits > rate
 end
 
--- sum_permits returns the permits of members. With a rate, the second result has those of doubtful members, and the first does
--- not.
+-- sum_permits returns the permits of members. With a rate, the second result has those of doubtful
+-- members, and the first does not.
 local function sum_permits(members, rate)
   local sum, doubtful = 0, 0
   for i = 1, #members do
@@ -66,9 +69,9 @@ local function sum_permits(members, rate)
   return sum, doubtful
 end
 
--- believed returns how many of the doubtful permits count: at most rate - free - sum. free is the free permits with the expired
--- ones (nil: not known), sum the permits in other live records. After the rate was lowered free may be below 0, so more permits
--- than the rate may count.
+-- believed returns how many of the doubtful permits count: at most rate - free - sum. free is the
+-- free permits with the expired ones (nil: not known), sum the permits in other live records. After
+-- the rate was lowered free may be below 0, so more permits than the rate may count.
 local function believed(rate, free, sum, doubtful)
   return math.min(doubtful, math.max(0, rate - (free or 0) - sum))
 end
@@ -78,8 +81,8 @@ local function client_prefix(prefix)
   return string.sub(prefix, 1, ({ [4] = 2, [9] = 6, [13] = 6, [16] = 13, [17] = 9, [20] = 13, [21] = 9 })[#prefix])
 end
 
--- origin_of returns the first bytes of the id of a record as a number, which tells its client: five bytes, or four in the
--- oldest format; -1 if the member has no known format.
+-- origin_of returns the first bytes of the id of a record as a number, which tells its client: five
+-- bytes, or four in the oldest format; -1 if the member has no known format.
 local function origin_of(member)
   local length, head = #member, string.byte(member)
   local first, last
@@ -98,11 +101,13 @@ local function origin_of(member)
   end
   return number
 end
--- config.lua: the keys of a limiter, its configuration, numbers as they are stored, the clock, and the score that a grant gets.
--- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
+-- config.lua: the keys of a limiter, its configuration, numbers as they are stored, the clock, and
+-- the score that a grant gets. A limiter has five keys: 1 config, 2 value, 3 client value, 4
+-- permits, 5 client permits.
 
--- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all
--- clients, '1' one for each client. offset is the number of keys before those of the limiter.
+-- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has
+-- one pair for all clients, '1' one for each client. offset is the number of keys before those of
+-- the limiter.
 local function choose_keys(offset, kind)
   if kind == '1' then
     return KEYS[offset + 3], KEYS[offset + 5]
@@ -110,14 +115,14 @@ local function choose_keys(offset, kind)
   return KEYS[offset + 2], KEYS[offset + 4]
 end
 
--- parse_number returns the number that a text of digits is, at most MAX_NUMBER; nil for any other text: tonumber also takes
--- 'nan', 'inf' and '0x10', and not on every server the same.
+-- parse_number returns the number that a text of digits is, at most MAX_NUMBER; nil for any other
+-- text: tonumber also takes 'nan', 'inf' and '0x10', and not on every server the same.
 local function parse_number(text)
   return text and find(text, '^%d+$') and (#text <= 15 and tonumber(text) or MAX_NUMBER) or nil
 end
 
--- parse_value returns the free permits as a number if the text has the form that INCRBY accepts, else nil. They are
--- negative after the rate was lowered below what is granted.
+-- parse_value returns the free permits as a number if the text has the form that INCRBY accepts,
+-- else nil. They are negative after the rate was lowered below what is granted.
 local function parse_value(stored)
   if stored and find(stored, '^-?[1-9]%d*$') then
     return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_NUMBER or nil
@@ -125,8 +130,8 @@ local function parse_value(stored)
   return stored == '0' and 0 or nil
 end
 
--- new_limiter returns a limiter: name, value, records (keys), own (the pair is this client's alone), rate, interval (ms),
--- keep_alive (ms; 0: none).
+-- new_limiter returns a limiter: name, value, records (keys), own (the pair is this client's
+-- alone), rate, interval (ms), keep_alive (ms; 0: none).
 local function new_limiter(offset, rate, interval, kind, keep_alive)
   local value, records = choose_keys(offset, kind)
   return {
@@ -140,9 +145,9 @@ local function new_limiter(offset, rate, interval, kind, keep_alive)
   }
 end
 
--- forget_ended_state removes the state of a limiter whose configuration has just expired: keys that expire within 10 ms. The
--- state expires a moment after the configuration, because a script reads that TTL first and sets the state's later. A new
--- limiter must not count the state.
+-- forget_ended_state removes the state of a limiter whose configuration has just expired: keys that
+-- expire within 10 ms. The state expires a moment after the configuration, because a script reads
+-- that TTL first and sets the state's later. A new limiter must not count the state.
 local function forget_ended_state(value, records)
   local a, b = call('PTTL', value), call('PTTL', records)
   local last = math.max(a, b)
@@ -153,12 +158,13 @@ local function forget_ended_state(value, records)
   end
 end
 
--- read_config reads the configuration of a limiter. configured_rate is the caller's rate ('rate interval type
--- keep-alive'), which takes the place of missing fields, or nil; config is the reply of HMGET if it was read before.
--- It returns a limiter with three more fields: mismatch (the caller's rate is another one), missing (fields and values that
--- HSET must write, or nil), made (there is no configuration yet; then the state of a limiter that has ended is removed).
--- Without a usable configuration it returns nil and a status: 1 nothing is set; 2, 3, 4 rate, interval, type is missing;
--- 5, 6, 7 the same is invalid.
+-- read_config reads the configuration of a limiter. configured_rate is the caller's rate ('rate
+-- interval type keep-alive'), which takes the place of missing fields, or nil; config is the reply
+-- of HMGET if it was read before. It returns a limiter with three more fields: mismatch (the
+-- caller's rate is another one), missing (fields and values that HSET must write, or nil), made
+-- (there is no configuration yet; then the state of a limiter that has ended is removed). Without a
+-- usable configuration it returns nil and a status: 1 nothing is set; 2, 3, 4 rate, interval, type
+-- is missing; 5, 6, 7 the same is invalid.
 local function read_config(offset, configured_rate, config)
   local missing, made = nil, false
   config = config or call('HMGET', KEYS[offset + 1], 'rate', 'interval', 'type', 'keepAliveTime')
@@ -201,14 +207,15 @@ local function read_config(offset, configured_rate, config)
   return limiter
 end
 
--- is_foreign tells whether KEYS[i] belongs to another program: it has not the Redis type that a limiter gives it. Such a key
--- is neither removed nor changed.
+-- is_foreign tells whether KEYS[i] belongs to another program: it has not the Redis type that a
+-- limiter gives it. Such a key is neither removed nor changed.
 local function is_foreign(i)
   local found = call('TYPE', KEYS[i]).ok
   return found ~= 'none' and found ~= ({ 'hash', 'string', 'string', 'zset', 'zset' })[(i - 1) % 5 + 1]
 end
 
--- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
+-- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's
+-- if that is ''.
 local function read_clock(client_now)
   if client_now ~= '' then
     return tonumber(client_now)
@@ -217,12 +224,14 @@ local function read_clock(client_now)
   return (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
 end
 
--- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never earlier than now, so that no
--- window holds more than the rate. With a bucket (ms) it is the end of a bucket of time of that length. With a granularity one
--- record then stands for all that a client is granted within it. A lease lasts for at least a quarter of a bucket, so that the
--- next one can be taken before the end of the last. Without a bucket it is now, or the next whole ms if the interval is long or
--- whole_ms: Redis keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions.
--- Redisson before 3.16.4 returns waits that are too short where scores are fractions.
+-- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never
+-- earlier than now, so that no window holds more than the rate. With a bucket (ms) it is the end of
+-- a bucket of time of that length. With a granularity one record then stands for all that a client
+-- is granted within it. A lease lasts for at least a quarter of a bucket, so that the next one can
+-- be taken before the end of the last. Without a bucket it is now, or the next whole ms if the
+-- interval is long or whole_ms: Redis keeps up to 128 records in a list, and adding one takes three
+-- times as long if their scores are fractions. Redisson before 3.16.4 returns waits that are too
+-- short where scores are fractions.
 local function grant_score(now, interval, bucket, lease, whole_ms)
   local length = bucket and math.min(bucket, math.floor(interval / 10)) or 1
   if length > 1 then
@@ -232,22 +241,23 @@ local function grant_score(now, interval, bucket, lease, whole_ms)
   end
   return now, false
 end
--- state.lua: the free permits and the records of a limiter: load_state counts expired permits back, and repairs the free
--- permits where they are wrong.
+-- state.lua: the free permits and the records of a limiter: load_state counts expired permits back,
+-- and repairs the free permits where they are wrong.
 
 -- read_record returns the record of a rank, and its score as text; an empty table if there is none.
 local function read_record(records, rank)
   return call('ZRANGE', records, rank, rank, 'WITHSCORES')
 end
 
--- load_state reads the state of a limiter, without the records that have expired. It writes only what repairs a surplus:
--- Redis does not undo the first half of a script whose second half fails, so a script reads everything, decides, and then
--- writes (commit.lua).
--- rebuild: this call finishes a rebuild; check: compare with the records though nothing seems wrong.
--- It returns a table: stored (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
--- and expired_permits (the records that leave with this call), more (others remain), many (there are too many live records
--- to check), oldest and oldest_score (the oldest record that stays, and its score as text, or nil), cutoff (the highest
--- expired score), ttl (ms, to be applied to the state; below 0: none), notes.
+-- load_state reads the state of a limiter, without the records that have expired. It writes only
+-- what repairs a surplus: Redis does not undo the first half of a script whose second half fails,
+-- so a script reads everything, decides, and then writes (commit.lua). rebuild: this call finishes
+-- a rebuild; check: compare with the records though nothing seems wrong. It returns a table: stored
+-- (text), counted (the same as a number, or nil), free (with the expired permits), expired_count
+-- and expired_permits (the records that leave with this call), more (others remain), many (there
+-- are too many live records to check), oldest and oldest_score (the oldest record that stays, and
+-- its score as text, or nil), cutoff (the highest expired score), ttl (ms, to be applied to the
+-- state; below 0: none), notes.
 local function load_state(limiter, now, rebuild, check)
   local records, cutoff = limiter.records, now - limiter.interval
   local stored, oldest, expired = call('GET', limiter.value), read_record(records, '0'), {}
@@ -283,9 +293,10 @@ local function permit_bytes(n)
   return string.char(n % 256, b % 256, c % 256, math.floor(c / 256))
 end
 
--- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a big-endian number at the
--- end of the prefix, and after the last one comes 0. Other formats have so few ids, or none that are known, that all but the
--- first byte counts, and the prefix then grows: there must always be a next one.
+-- next_prefix returns the prefix with the next id of the same client: the counter of its ids is a
+-- big-endian number at the end of the prefix, and after the last one comes 0. Other formats have so
+-- few ids, or none that are known, that all but the first byte counts, and the prefix then grows:
+-- there must always be a next one.
 local function next_prefix(prefix)
   local last = string.byte(prefix, -1)
   if #prefix > 1 and last < 255 then -- nearly always
@@ -302,14 +313,16 @@ local function next_prefix(prefix)
   return counter and string.sub(prefix, 1, first - 1) .. string.rep('\0', counter) or prefix .. '\0'
 end
 
--- share_prefix returns a prefix whose id holds the permits of one request: the record may hold those of others, too.
+-- share_prefix returns a prefix whose id holds the permits of one request: the record may hold
+-- those of others, too.
 local function share_prefix(prefix, permits)
   local own = client_prefix(prefix)
   return own .. permit_bytes(permits) .. string.sub(prefix, #own + 5)
 end
 
--- add_record writes a record of n permits, or several where four bytes do not hold n. A record with this id may exist: another
--- client's, or one of a later attempt of this batch. The next id is then used. It returns the last prefix that it used.
+-- add_record writes a record of n permits, or several where four bytes do not hold n. A record with
+-- this id may exist: another client's, or one of a later attempt of this batch. The next id is then
+-- used. It returns the last prefix that it used.
 local function add_record(records, prefix, n, score)
   local added = call('ZADD', records, 'NX', score, prefix .. permit_bytes(n))
   if added == 1 and n <= MAX_RECORD then
@@ -318,8 +331,9 @@ local function add_record(records, prefix, n, score)
   return add_record(records, next_prefix(prefix), n - added * math.min(n, MAX_RECORD), score)
 end
 
--- add_records writes so many records of n permits each, and returns the prefix after the last one. As in add_record, the next
--- id is tried in the place of one that exists. One call of Redis for many records takes half the time of many calls.
+-- add_records writes so many records of n permits each, and returns the prefix after the last one.
+-- As in add_record, the next id is tried in the place of one that exists. One call of Redis for
+-- many records takes half the time of many calls.
 local function add_records(records, prefix, count, n, score)
   local score_text = string.format('%.17g', score)
   while count > 0 and n <= MAX_RECORD do
@@ -336,8 +350,9 @@ local function add_records(records, prefix, count, n, score)
   return prefix
 end
 
--- find_own_record returns the record of this client with a score that n more permits fit in, and its permits; nil and 0 if
--- there is none. It reads a limited number of records: with more clients than that, some write a second record.
+-- find_own_record returns the record of this client with a score that n more permits fit in, and
+-- its permits; nil and 0 if there is none. It reads a limited number of records: with more clients
+-- than that, some write a second record.
 local function find_own_record(records, score, prefix, n)
   local own = client_prefix(prefix)
   local bucket = call('ZRANGEBYSCORE', records, score, score, 'LIMIT', '0', 512)
@@ -353,9 +368,10 @@ local function find_own_record(records, score, prefix, n)
   return nil, 0
 end
 
--- remove_surplus takes permits out of the oldest records, given in order, and returns how many these did not hold. With a
--- rate, records that are doubtful under it (record.lua) count as empty. It writes at once, first what a full server refuses:
--- the state is better afterwards even if the rest of the script fails.
+-- remove_surplus takes permits out of the oldest records, given in order, and returns how many
+-- these did not hold. With a rate, records that are doubtful under it (record.lua) count as empty.
+-- It writes at once, first what a full server refuses: the state is better afterwards even if the
+-- rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do
@@ -378,9 +394,9 @@ local function remove_surplus(records, oldest, rate, surplus)
   return surplus
 end
 
-    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are read, the doubtful ones
-    -- are replaced by one record with the permits that count (believed, record.lua). It returns the records in order, their
-    -- permits, and whether there may be more.
+    -- sum_live adds up the live records, up to about 2,000 in all limiters of the call. If all are
+    -- read, the doubtful ones are replaced by one record with the permits that count (believed,
+    -- record.lua). It returns the records in order, their permits, and whether there may be more.
     local function sum_live(limiter, state)
       local records, rate, limit = limiter.records, limiter.former or limiter.rate, math.floor(2000 * 5 / #KEYS)
       local page = call('ZRANGE', records, state.expired_count, state.expired_count + limit - 1)
@@ -404,10 +420,11 @@ end
       return page, sum + held, #page == limit
     end
 
-    -- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is free while more expired records
-    -- remain than leave in one call (the call that removes the last of them rebuilds), or while there are more live records than
-    -- one call adds up (until recount.lua has). After the rate was lowered, free permits below 0 can be correct: that is checked
-    -- where the records are few.
+    -- rebuild_value sets the free permits of a state from the records, and notes why. Nothing is
+    -- free while more expired records remain than leave in one call (the call that removes the last
+    -- of them rebuilds), or while there are more live records than one call adds up (until
+    -- recount.lua has). After the rate was lowered, free permits below 0 can be correct: that is
+    -- checked where the records are few.
     local function rebuild_value(limiter, state, rebuild)
       local counted, rate = state.counted, limiter.rate
       local total = counted and counted + state.expired_permits
@@ -426,7 +443,8 @@ end
         why = DRIFTED
       end
       if not state.oldest then
-        -- All is free without a record. A limiter that was never used has neither records nor value.
+        -- All is free without a record. A limiter that was never used has neither records nor
+        -- value.
         if state.stored or state.expired_count > 0 then
           state.notes = state.notes + why
         end
@@ -444,10 +462,11 @@ end
       end
     end
 
-    -- check_records compares the free permits with the live records. Free permits that were lost are added (LOW). A surplus
-    -- (HIGH) is taken out of the oldest records, whatever caused it: the free permits stay. So permits that Redisson's release
-    -- gave back are granted once and do not return a second time; and of what was granted before the rate was lowered, the
-    -- newest permits stay counted.
+    -- check_records compares the free permits with the live records. Free permits that were lost
+    -- are added (LOW). A surplus (HIGH) is taken out of the oldest records, whatever caused it: the
+    -- free permits stay. So permits that Redisson's release gave back are granted once and do not
+    -- return a second time; and of what was granted before the rate was lowered, the newest permits
+    -- stay counted.
     local function check_records(limiter, state)
       local page, sum, many = sum_live(limiter, state)
       state.many = many
@@ -478,8 +497,9 @@ end
   return state
 end
 
--- check_consistency returns the free permits as a reader sees them, and whether value and records add up to the rate. all
--- and count are the numbers of records and of live ones; expired and used the permits in expired and in live records.
+-- check_consistency returns the free permits as a reader sees them, and whether value and records
+-- add up to the rate. all and count are the numbers of records and of live ones; expired and used
+-- the permits in expired and in live records.
 local function check_consistency(rate, stored, counted, all, count, expired, used)
   if count == 0 then
     return rate, counted and counted + expired == rate or all == 0 and not stored

@@ -1,5 +1,5 @@
--- trysetrate.lua sets the rate of a limiter that has none, as Redisson's trySetRate does: field by field, so that fields that
--- exist stay.
+-- trysetrate.lua sets the rate of a limiter that has none, as Redisson's trySetRate does: field by
+-- field, so that fields that exist stay.
 --
 -- KEYS  1 config, 2 value, 3 client value, 4 permits, 5 client permits
 -- ARGV  1 rate
@@ -16,24 +16,27 @@ local MAX_ADDED = 256 -- live records that a refusal adds up, and any call where
 local MAX_RECORD = 4294967295 -- permits in one record
 local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
 
--- Whole numbers go to Redis as text ('%.0f'), except ranks: Redis 7.2.0 to 7.2.4 write a number from 1e8 on that ends in zeros
--- with an exponent, which INCRBY and PEXPIRE refuse, and HSET stores.
+-- Whole numbers go to Redis as text ('%.0f'), except ranks: Redis 7.2.0 to 7.2.4 write a number
+-- from 1e8 on that ends in zeros with an exponent, which INCRBY and PEXPIRE refuse, and HSET
+-- stores.
 
--- Notes: a reply has the sum of those that apply. internal/protocol has the same list.
--- The free permits were repaired, because they were: missing; not a number; negative; above the rate; with the expired
--- permits above the rate; not the rate although there is no record; with the records below the rate. HIGH: with the records
--- they were above the rate, and the records were repaired.
+-- Notes: a reply has the sum of those that apply. internal/protocol has the same list. The free
+-- permits were repaired, because they were: missing; not a number; negative; above the rate; with
+-- the expired permits above the rate; not the rate although there is no record; with the records
+-- below the rate. HIGH: with the records they were above the rate, and the records were repaired.
 local MISSING, GARBLED, NEGATIVE, ABOVE, DRIFTED, EMPTY, LOW, HIGH = 1, 2, 4, 8, 16, 32, 64, 128
 local MORE = 256 -- expired records remain: one call removes a limited number
 local REBUILD_PENDING = 512 -- the free permits must be rebuilt once these are gone; the next request says so by a flag
 local RATE_MISMATCH = 1024 -- the configured rate is not the caller's
 local FOREIGN_WRITER = 2048 -- a record of a client other than this library was seen, after a refusal in the queue
 local MANY = 4096 -- there are too many live records for one call to add up: recount.lua does that
--- config.lua: the keys of a limiter, its configuration, numbers as they are stored, the clock, and the score that a grant gets.
--- A limiter has five keys: 1 config, 2 value, 3 client value, 4 permits, 5 client permits.
+-- config.lua: the keys of a limiter, its configuration, numbers as they are stored, the clock, and
+-- the score that a grant gets. A limiter has five keys: 1 config, 2 value, 3 client value, 4
+-- permits, 5 client permits.
 
--- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has one pair for all
--- clients, '1' one for each client. offset is the number of keys before those of the limiter.
+-- choose_keys returns the keys of the value and of the records, by the type of the limiter: '0' has
+-- one pair for all clients, '1' one for each client. offset is the number of keys before those of
+-- the limiter.
 local function choose_keys(offset, kind)
   if kind == '1' then
     return KEYS[offset + 3], KEYS[offset + 5]
@@ -41,14 +44,14 @@ local function choose_keys(offset, kind)
   return KEYS[offset + 2], KEYS[offset + 4]
 end
 
--- parse_number returns the number that a text of digits is, at most MAX_NUMBER; nil for any other text: tonumber also takes
--- 'nan', 'inf' and '0x10', and not on every server the same.
+-- parse_number returns the number that a text of digits is, at most MAX_NUMBER; nil for any other
+-- text: tonumber also takes 'nan', 'inf' and '0x10', and not on every server the same.
 local function parse_number(text)
   return text and find(text, '^%d+$') and (#text <= 15 and tonumber(text) or MAX_NUMBER) or nil
 end
 
--- parse_value returns the free permits as a number if the text has the form that INCRBY accepts, else nil. They are
--- negative after the rate was lowered below what is granted.
+-- parse_value returns the free permits as a number if the text has the form that INCRBY accepts,
+-- else nil. They are negative after the rate was lowered below what is granted.
 local function parse_value(stored)
   if stored and find(stored, '^-?[1-9]%d*$') then
     return #stored <= 15 and tonumber(stored) or stored == '1000000000000000' and MAX_NUMBER or nil
@@ -56,8 +59,8 @@ local function parse_value(stored)
   return stored == '0' and 0 or nil
 end
 
--- new_limiter returns a limiter: name, value, records (keys), own (the pair is this client's alone), rate, interval (ms),
--- keep_alive (ms; 0: none).
+-- new_limiter returns a limiter: name, value, records (keys), own (the pair is this client's
+-- alone), rate, interval (ms), keep_alive (ms; 0: none).
 local function new_limiter(offset, rate, interval, kind, keep_alive)
   local value, records = choose_keys(offset, kind)
   return {
@@ -71,9 +74,9 @@ local function new_limiter(offset, rate, interval, kind, keep_alive)
   }
 end
 
--- forget_ended_state removes the state of a limiter whose configuration has just expired: keys that expire within 10 ms. The
--- state expires a moment after the configuration, because a script reads that TTL first and sets the state's later. A new
--- limiter must not count the state.
+-- forget_ended_state removes the state of a limiter whose configuration has just expired: keys that
+-- expire within 10 ms. The state expires a moment after the configuration, because a script reads
+-- that TTL first and sets the state's later. A new limiter must not count the state.
 local function forget_ended_state(value, records)
   local a, b = call('PTTL', value), call('PTTL', records)
   local last = math.max(a, b)
@@ -84,12 +87,13 @@ local function forget_ended_state(value, records)
   end
 end
 
--- read_config reads the configuration of a limiter. configured_rate is the caller's rate ('rate interval type
--- keep-alive'), which takes the place of missing fields, or nil; config is the reply of HMGET if it was read before.
--- It returns a limiter with three more fields: mismatch (the caller's rate is another one), missing (fields and values that
--- HSET must write, or nil), made (there is no configuration yet; then the state of a limiter that has ended is removed).
--- Without a usable configuration it returns nil and a status: 1 nothing is set; 2, 3, 4 rate, interval, type is missing;
--- 5, 6, 7 the same is invalid.
+-- read_config reads the configuration of a limiter. configured_rate is the caller's rate ('rate
+-- interval type keep-alive'), which takes the place of missing fields, or nil; config is the reply
+-- of HMGET if it was read before. It returns a limiter with three more fields: mismatch (the
+-- caller's rate is another one), missing (fields and values that HSET must write, or nil), made
+-- (there is no configuration yet; then the state of a limiter that has ended is removed). Without a
+-- usable configuration it returns nil and a status: 1 nothing is set; 2, 3, 4 rate, interval, type
+-- is missing; 5, 6, 7 the same is invalid.
 local function read_config(offset, configured_rate, config)
   local missing, made = nil, false
   config = config or call('HMGET', KEYS[offset + 1], 'rate', 'interval', 'type', 'keepAliveTime')
@@ -132,14 +136,15 @@ local function read_config(offset, configured_rate, config)
   return limiter
 end
 
--- is_foreign tells whether KEYS[i] belongs to another program: it has not the Redis type that a limiter gives it. Such a key
--- is neither removed nor changed.
+-- is_foreign tells whether KEYS[i] belongs to another program: it has not the Redis type that a
+-- limiter gives it. Such a key is neither removed nor changed.
 local function is_foreign(i)
   local found = call('TYPE', KEYS[i]).ok
   return found ~= 'none' and found ~= ({ 'hash', 'string', 'string', 'zset', 'zset' })[(i - 1) % 5 + 1]
 end
 
--- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's if that is ''.
+-- read_clock returns the time in ms, exact to the µs: the client's, given as text, or this server's
+-- if that is ''.
 local function read_clock(client_now)
   if client_now ~= '' then
     return tonumber(client_now)
@@ -148,12 +153,14 @@ local function read_clock(client_now)
   return (tonumber(time[1]) * 1000000 + tonumber(time[2])) / 1000
 end
 
--- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never earlier than now, so that no
--- window holds more than the rate. With a bucket (ms) it is the end of a bucket of time of that length. With a granularity one
--- record then stands for all that a client is granted within it. A lease lasts for at least a quarter of a bucket, so that the
--- next one can be taken before the end of the last. Without a bucket it is now, or the next whole ms if the interval is long or
--- whole_ms: Redis keeps up to 128 records in a list, and adding one takes three times as long if their scores are fractions.
--- Redisson before 3.16.4 returns waits that are too short where scores are fractions.
+-- grant_score returns the score of a grant, and whether it is the end of a bucket. It is never
+-- earlier than now, so that no window holds more than the rate. With a bucket (ms) it is the end of
+-- a bucket of time of that length. With a granularity one record then stands for all that a client
+-- is granted within it. A lease lasts for at least a quarter of a bucket, so that the next one can
+-- be taken before the end of the last. Without a bucket it is now, or the next whole ms if the
+-- interval is long or whole_ms: Redis keeps up to 128 records in a list, and adding one takes three
+-- times as long if their scores are fractions. Redisson before 3.16.4 returns waits that are too
+-- short where scores are fractions.
 local function grant_score(now, interval, bucket, lease, whole_ms)
   local length = bucket and math.min(bucket, math.floor(interval / 10)) or 1
   if length > 1 then

@@ -31,7 +31,8 @@ import (
 
 var update = flag.Bool("update", false, "write the pictures in docs/")
 
-// warm is the time for which the limiters are used before the first check: with -update, until the charts are full.
+// warm is the time for which the limiters are used before the first check: with -update, until the
+// charts are full.
 func warm() time.Duration {
 	if *update {
 		return 2 * time.Minute
@@ -139,7 +140,8 @@ func serve(t *testing.T, s *redistest.Server) string {
 	return page
 }
 
-// serving runs rrl serve for an address of Redis, and returns the address of its page and a function that ends it.
+// serving runs rrl serve for an address of Redis, and returns the address of its page and a
+// function that ends it.
 func serving(t *testing.T, redis string) (page string, stop func()) {
 	t.Helper()
 	cmd := exec.Command(command(t), "serve", "--listen", "127.0.0.1:0", "--redis", redis)
@@ -277,7 +279,8 @@ func TestThePageFindsShowsAndHides(t *testing.T) {
 	b.until(`document.querySelectorAll(".card").length`, "0")
 }
 
-// A card stays until its user closes it, whatever is searched for; and a closed one does not come back.
+// A card stays until its user closes it, whatever is searched for; and a closed one does not come
+// back.
 func TestCardsStayAsTheyAreChosen(t *testing.T) {
 	s := redistest.Real(t)
 	client := rratelimiter.NewClient(s.Client())
@@ -322,14 +325,19 @@ func TestThePageSortsByUse(t *testing.T) {
 	b.do(chromedp.Navigate(page + "/#c:exhausted"))
 	names := `[...document.querySelectorAll("#list .name")].map((e) => e.textContent).join()`
 	b.until(names, "a:free,b:half,c:exhausted,d:little,e:none")
-	b.text(`(document.getElementById("sort").value = "use", document.getElementById("sort").dispatchEvent(new Event("change")))`)
+	b.text(
+		`(document.getElementById("sort").value = "use", document.getElementById("sort").dispatchEvent(new Event("change")))`,
+	)
 	const sorted = "c:exhausted,b:half,d:little,a:free,e:none"
 	b.until(names, sorted)
 	b.until(`document.querySelector("#list .exhausted .badge").textContent`, "exhausted")
 	b.until(`document.querySelectorAll("#list .exhausted").length`, "1")
 	b.until(`document.querySelector(".card.exhausted .badge")?.hidden`, "false")
-	b.until(`["#list .exhausted", ".card.exhausted"].every((of) => getComputedStyle(document.querySelector(of + " .meter")).backgroundColor ===
-		getComputedStyle(document.querySelector("#list .meter")).backgroundColor)`, "true") // what is left of it is what is free
+	b.until(
+		`["#list .exhausted", ".card.exhausted"].every((of) => getComputedStyle(document.querySelector(of + " .meter")).backgroundColor ===
+		getComputedStyle(document.querySelector("#list .meter")).backgroundColor)`,
+		"true",
+	) // what is left of it is what is free
 	b.until(`location.search + location.hash`, "?sort=use#c%3Aexhausted")
 	b.do(chromedp.Navigate(page + "/?sort=use"))
 	b.until(names, sorted)
@@ -370,17 +378,26 @@ func TestACardOffersTheClients(t *testing.T) {
 	b := browser(t, 1000, 800, false)
 	page := serve(t, s)
 	b.do(chromedp.Navigate(page))
-	b.until(`[...document.querySelectorAll(".whose option")].map((o) => o.textContent).join()`, "choose a client,alice – 4 free,bob@home – 3 free")
+	b.until(
+		`[...document.querySelectorAll(".whose option")].map((o) => o.textContent).join()`,
+		"choose a client,alice – 4 free,bob@home – 3 free",
+	)
 	b.until(`document.querySelector(".note").textContent + document.querySelector(".note").className`, "choose one.note")
-	b.text(`(whose = document.querySelector(".whose select"), whose.value = "bob@home", whose.dispatchEvent(new Event("change")))`)
-	b.until(`document.querySelector(".card .available").textContent + document.querySelector(".card .of").textContent`, "3of 5 permits free")
+	b.text(
+		`(whose = document.querySelector(".whose select"), whose.value = "bob@home", whose.dispatchEvent(new Event("change")))`,
+	)
+	b.until(
+		`document.querySelector(".card .available").textContent + document.querySelector(".card .of").textContent`,
+		"3of 5 permits free",
+	)
 	b.until(`location.hash`, "#each@bob%40home")
 	b.do(chromedp.Navigate(page+"/#each@alice"), chromedp.Reload())
 	b.until(`document.querySelector(".card .available")?.textContent`, "4")
 	b.until(`document.querySelector(".whose select").value`, "alice")
 }
 
-// While Redis is away the page says so once, with the cause; old figures are dim, and the charts go on with a gap.
+// While Redis is away the page says so once, with the cause; old figures are dim, and the charts go
+// on with a gap.
 func TestThePageTellsSinceWhenRedisIsAway(t *testing.T) {
 	s := redistest.Real(t)
 	l := rratelimiter.NewClient(s.Client()).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerHour(10)))
@@ -394,7 +411,8 @@ func TestThePageTellsSinceWhenRedisIsAway(t *testing.T) {
 		dot   = `document.getElementById("live").className + ": " + document.getElementById("live").textContent`
 		since = `[...document.querySelectorAll(".since")].map((e) => e.textContent).join("; ")`
 		dim   = `["#list", ".card .figures", ".card figure"].map((what) => getComputedStyle(document.querySelector(what)).opacity).join()`
-		// How far from the right edge the line of free permits ends, and the bars of grants: "now" goes on without them.
+		// How far from the right edge the line of free permits ends, and the bars of grants: "now" goes
+		// on without them.
 		gap = `[...document.querySelectorAll(".card svg")].map((svg) => {
 			const drawn = Math.max(...[...svg.querySelectorAll(".line, rect[fill]")].map((e) => e.getBoundingClientRect().right));
 			return svg.querySelectorAll(".gap").length + (svg.getBoundingClientRect().right - drawn > 8 ? " behind" : " at the end");
@@ -424,7 +442,8 @@ func TestThePageTellsSinceWhenRedisIsAway(t *testing.T) {
 			t.Errorf("%s is %q, not %q", script, got, want)
 		}
 	}
-	late := browser(t, 1000, 800, false) // a page that is opened now does not take the last look for now
+	// a page that is opened now does not take the last look for now
+	late := browser(t, 1000, 800, false)
 	late.do(chromedp.Navigate(page + "/#orders"))
 	late.until(gap, "1 behind,1 behind")
 	unread := browser(t, 1000, 800, false) // of a limiter that was never read, nothing is said
@@ -443,7 +462,8 @@ func TestThePageTellsSinceWhenRedisIsAway(t *testing.T) {
 	b.until(since, "; no data since ")
 }
 
-// A name that is too long for its place has its middle left out, as in rrl ls: its title and its text have all of it.
+// A name that is too long for its place has its middle left out, as in rrl ls: its title and its
+// text have all of it.
 func TestThePageShowsBothEndsOfALongName(t *testing.T) {
 	s := redistest.Real(t)
 	client := rratelimiter.NewClient(s.Client())
@@ -474,7 +494,8 @@ func TestThePageShowsBothEndsOfALongName(t *testing.T) {
 	b.until(`document.getElementById("more").textContent`, "No name matches.")
 }
 
-// On a telephone the list has the screen while no card is open, and shows that it goes on: half a name, and their number.
+// On a telephone the list has the screen while no card is open, and shows that it goes on: half a
+// name, and their number.
 func TestTheListGrowsOnATelephone(t *testing.T) {
 	s := redistest.Real(t)
 	for i := range 20 {
@@ -500,7 +521,8 @@ func TestTheListGrowsOnATelephone(t *testing.T) {
 	b.until(rows, "6 rows, a name is cut")
 }
 
-// On a telephone nothing is wider than the screen: with long names, a long address, and without Redis or rrl serve.
+// On a telephone nothing is wider than the screen: with long names, a long address, and without
+// Redis or rrl serve.
 func TestThePageFitsATelephone(t *testing.T) {
 	s := redistest.Real(t)
 	client := rratelimiter.NewClient(s.Client())
@@ -519,7 +541,10 @@ func TestThePageFitsATelephone(t *testing.T) {
 	fit := func() {
 		t.Helper()
 		for _, b := range tabs {
-			b.until(`[...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > 400.5 && e.clientWidth).map((e) => e.id || e.className || e.tagName).join() || "fits"`, "fits")
+			b.until(
+				`[...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > 400.5 && e.clientWidth).map((e) => e.id || e.className || e.tagName).join() || "fits"`,
+				"fits",
+			)
 			b.until(`document.documentElement.scrollWidth`, "400")
 		}
 	}
@@ -546,7 +571,8 @@ func TestThePageFitsATelephone(t *testing.T) {
 // atLongPath returns the address of a socket, with a long path, that leads to a server.
 func atLongPath(t *testing.T, s *redistest.Server) string {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "rrl") // t.TempDir has the name of the test in it, and a path may have 107 characters
+	// t.TempDir has the name of the test in it, and a path may have 107 characters
+	folder, err := os.MkdirTemp("", "rrl")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -605,7 +631,8 @@ func TestTheTerminalShowsWhatHappens(t *testing.T) {
 	coloured := tmux("capture-pane", "-p", "-e", "-t", "view")
 	tmux("resize-window", "-t", "view", "-x", "60", "-y", "12")
 	time.Sleep(500 * time.Millisecond)
-	if small := tmux("capture-pane", "-p", "-t", "view"); !strings.Contains(small, "q stops") || !strings.Contains(small, "payments") {
+	if small := tmux("capture-pane", "-p", "-t", "view"); !strings.Contains(small, "q stops") ||
+		!strings.Contains(small, "payments") {
 		t.Errorf("on a small terminal:\n%s", small)
 	}
 	tmux("send-keys", "-t", "view", "q")
@@ -627,7 +654,9 @@ func photograph(t *testing.T, text string) []byte {
 	html := `<!doctype html><meta charset="utf-8"><style>` + terminalStyle + `</style><pre class="term-container">` +
 		terminal.Render([]byte(strings.TrimRight(text, "\n "))) + `</pre>`
 	b := browser(t, 1310, 610, true)
-	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(html)) }))
+	site := httptest.NewServer(
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(html)) }),
+	)
 	t.Cleanup(site.Close)
 	b.do(chromedp.Navigate(site.URL))
 	return b.picture(chromedp.FullScreenshot(100))

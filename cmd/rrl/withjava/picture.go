@@ -1,6 +1,8 @@
-// Package withjava tests rrl demo --java and the service of rrl rls with a real Redisson, and draws the picture of the README from one run.
+// Package withjava tests rrl demo --java and the service of rrl rls with a real Redisson, and draws
+// the picture of the README from one run.
 //
-// "go test ./cmd/rrl/withjava -update" records a run and draws it; with "-run Picture" it draws the recording in testdata.
+// "go test ./cmd/rrl/withjava -update" records a run and draws it; with "-run Picture" it draws the
+// recording in testdata.
 package withjava
 
 import (
@@ -17,8 +19,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/demo"
 )
 
-// picture.go draws the grants of a recorded demo: the permits of Go and of Java that are in use, under the line of the
-// limit, and below them the permits that each was granted in a tenth of the interval.
+// picture.go draws the grants of a recorded demo: the permits of Go and of Java that are in use,
+// under the line of the limit, and below them the permits that each was granted in a tenth of the
+// interval.
 
 // The demo that is recorded, and the part of it that is drawn.
 const (
@@ -62,7 +65,8 @@ func readRecording(file string) (recording, error) {
 	return r, nil
 }
 
-// within returns the permits of Go and of Java that were granted after one time since the first grant, until another.
+// within returns the permits of Go and of Java that were granted after one time since the first
+// grant, until another.
 func (r recording) within(after, until time.Duration) (inGo, inJava int64) {
 	for _, g := range r {
 		if at := g.At.Sub(r[0].At); at <= after || at > until {
@@ -116,7 +120,10 @@ func (r recording) draw() ([]byte, error) {
 		for side, class := range []string{"go", "java"} {
 			height := (barZero - barTop) * float64(n[side]) / float64(most)
 			y -= height
-			bars = append(bars, bar{class, number(x(time.Duration(i)*tenth) + 0.75), number(y), number(x(tenth) - left - 1.5), number(height)})
+			bars = append(
+				bars,
+				bar{class, number(x(time.Duration(i)*tenth) + 0.75), number(y), number(x(tenth) - left - 1.5), number(height)},
+			)
 		}
 	}
 	seconds := map[int]string{} // the place of each
@@ -127,7 +134,9 @@ func (r recording) draw() ([]byte, error) {
 	percent := int(math.Round(100 * float64(inGo) / float64(inGo+inJava)))
 	var b bytes.Buffer
 	err := picture.Execute(&b, map[string]any{
-		"Go": area(zero, ofGo), "Java": area(ofGo, ofBoth), "Bars": bars, "Seconds": seconds, "Permits": permits, "Most": most,
+		"Go": area(
+			zero, ofGo,
+		), "Java": area(ofGo, ofBoth), "Bars": bars, "Seconds": seconds, "Permits": permits, "Most": most,
 		"InGo": percent, "InJava": 100 - percent,
 	})
 	return b.Bytes(), err
@@ -135,7 +144,9 @@ func (r recording) draw() ([]byte, error) {
 
 func number(x float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", x), ".0") }
 
-var picture = template.Must(template.New("").Parse(`<svg xmlns="http://www.w3.org/2000/svg" width="640" height="384" viewBox="0 0 640 384" role="img" aria-labelledby="title">
+var picture = template.Must(
+	template.New("").
+		Parse(`<svg xmlns="http://www.w3.org/2000/svg" width="640" height="384" viewBox="0 0 640 384" role="img" aria-labelledby="title">
 <title id="title">Permits of Go and Java on one limit of {{.Permits}} per second: never more than {{.Permits}} in use</title>
 <style>
 svg { background: #fff; font: 15px system-ui, "Segoe UI", "Liberation Sans", Arial, Helvetica, sans-serif }
@@ -164,4 +175,5 @@ svg { background: #0d1117 } text { fill: #e6edf3 } .faint { fill: #9198a1 } .go 
 <text class="end" x="38" y="352">0</text>
 {{range $second, $x := .Seconds}}<text class="middle" x="{{$x}}" y="372">{{$second}} s</text>
 {{end}}</svg>
-`))
+`),
+)

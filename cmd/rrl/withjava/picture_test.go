@@ -33,8 +33,9 @@ func TestPictureOfTheReadmeShowsTheRecording(t *testing.T) {
 	}
 }
 
-// Redisson's times are whole ms, so the bound holds for windows of the interval less a ms. On a busy machine calls overtake
-// each other, and a new recording may fail here: see witness in package demo.
+// Redisson's times are whole ms, so the bound holds for windows of the interval less a ms. On a
+// busy machine calls overtake each other, and a new recording may fail here: see witness in package
+// demo.
 func TestRecordingKeepsTheLimit(t *testing.T) {
 	r, err := readRecording(recorded)
 	if err != nil {

@@ -13,14 +13,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// inline.go lets the goroutine that sends a batch execute the run itself, without another goroutine: handing a run over takes a
-// fifth of the time of a call to a near node. That goroutine notices nothing else meanwhile, not even that the context of its
-// caller has ended. So an inline run ends when it stalls, and its batch goes on elsewhere, as after a lost reply.
+// inline.go lets the goroutine that sends a batch execute the run itself, without another
+// goroutine: handing a run over takes a fifth of the time of a call to a near node. That goroutine
+// notices nothing else meanwhile, not even that the context of its caller has ended. So an inline
+// run ends when it stalls, and its batch goes on elsewhere, as after a lost reply.
 
 const (
-	timedRuns   = 16                          // so many runs tell the usual time
-	near        = ShortestStall / stallFactor // usual time of a run; above it a hand-over costs little
-	inlinePause = 5 * time.Second             // after an inline run that stalled, there is no other one for so long
+	timedRuns = 16                          // so many runs tell the usual time
+	near      = ShortestStall / stallFactor // usual time of a run; above it a hand-over costs little
+	// after an inline run that stalled, there is no other one for so long
+	inlinePause = 5 * time.Second
 )
 
 // An inliner is what a pipeline knows about inline runs.
@@ -31,17 +33,17 @@ type inliner struct {
 	paused time.Time     // there is no inline run before
 }
 
-// CanInline reports whether there can be inline runs. They need a hook, and go-redis before 9.22 lets nobody add one to a client that
-// is in use.
+// CanInline reports whether there can be inline runs. They need a hook, and go-redis before 9.22
+// lets nobody add one to a client that is in use.
 var CanInline = sync.OnceValue(func() bool {
 	var major, minor int
 	_, err := fmt.Sscanf(redis.Version(), "%d.%d.", &major, &minor)
 	return err == nil && (major > 9 || major == 9 && minor >= 22)
 })
 
-// AllowInline lets runs be inline. It adds a hook to the Redis client, which must be that of the only node. It does nothing if a
-// command of that client may take longer than its context allows: if the connections have no deadlines, or if a new connection calls
-// other code.
+// AllowInline lets runs be inline. It adds a hook to the Redis client, which must be that of the
+// only node. It does nothing if a command of that client may take longer than its context allows:
+// if the connections have no deadlines, or if a new connection calls other code.
 func (p *Pipeline) AllowInline(node *redis.Client) {
 	o := node.Options()
 	if !CanInline() || p.timeout < ShortestStall || o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.OnConnect != nil ||
@@ -53,15 +55,16 @@ func (p *Pipeline) AllowInline(node *redis.Client) {
 	p.inliner.detour, p.inliner.copy = detourOf(node), copy
 }
 
-// lockedInline reports whether a batch that is about to be added may have an inline run: the pipeline does nothing else, and its
-// node is near.
+// lockedInline reports whether a batch that is about to be added may have an inline run: the
+// pipeline does nothing else, and its node is near.
 func (p *Pipeline) lockedInline() bool {
 	in := &p.inliner
 	return in.detour != nil && !in.detour.skips.Load() && p.inFlight+p.stalled+len(p.waiting) == 0 &&
 		in.timed == timedRuns && p.usual <= near && !time.Now().Before(in.paused)
 }
 
-// lockedTimed notes how long a run took that has ended. How long one takes that has no answer tells nothing about the next.
+// lockedTimed notes how long a run took that has ended. How long one takes that has no answer tells
+// nothing about the next.
 func (p *Pipeline) lockedTimed(t *Run, answered bool) {
 	now, in := time.Now(), &p.inliner
 	took := now.Sub(t.started)
@@ -74,7 +77,8 @@ func (p *Pipeline) lockedTimed(t *Run, answered bool) {
 	}
 }
 
-// An inlineBound is the context of the command of an inline run. Hooks may use it longer than the run, so it never changes.
+// An inlineBound is the context of the command of an inline run. Hooks may use it longer than the
+// run, so it never changes.
 type inlineBound struct {
 	*bound
 	cmd      redis.Cmder
@@ -102,8 +106,8 @@ func (t *Run) context() context.Context {
 	return &inlineBound{t.bound, t.cmds[0], t.started.Add(min(t.stall, ShortestStall)), in.detour, in.copy}
 }
 
-// A detour is the last hook of a Redis client. It sends the commands of inline runs through a copy of the client that has no hooks:
-// all others were called before.
+// A detour is the last hook of a Redis client. It sends the commands of inline runs through a copy
+// of the client that has no hooks: all others were called before.
 type detour struct {
 	end   atomic.Uintptr // the code that followed the detour when it was added: it sends commands
 	skips atomic.Bool    // another hook was added later, which an inline run would not call

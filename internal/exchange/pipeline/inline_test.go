@@ -23,7 +23,8 @@ func (b bounded) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 }
 
-// withSender runs a test with a pipeline to a node that has some slots. The test sends batches, and learns whether their runs are inline.
+// withSender runs a test with a pipeline to a node that has some slots. The test sends batches, and
+// learns whether their runs are inline.
 func withSender(t *testing.T, slots int, takes time.Duration, test func(n *node, send func() (c *call, inline bool))) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(takes)
@@ -126,7 +127,8 @@ func TestAnInlineRunThatStallsEnds(t *testing.T) {
 	})
 }
 
-// An inline run loads no script, which would take a call that does not end in time. The batch goes on elsewhere.
+// An inline run loads no script, which would take a call that does not end in time. The batch goes
+// on elsewhere.
 func TestAnInlineRunLoadsNoScript(t *testing.T) {
 	withSender(t, MaxRuns, ms, func(n *node, send func() (*call, bool)) {
 		n.fail = func(redis.Cmder) error { return redis.ErrNoScript }
@@ -137,7 +139,8 @@ func TestAnInlineRunLoadsNoScript(t *testing.T) {
 	})
 }
 
-// While a node is away, calls end late and without an answer. They do not make later ones stall later.
+// While a node is away, calls end late and without an answer. They do not make later ones stall
+// later.
 func TestARunWithoutAnAnswerIsNotTimed(t *testing.T) {
 	withSender(t, MaxRuns, ms, func(n *node, send func() (*call, bool)) {
 		n.fail = func(redis.Cmder) error { return io.EOF }

@@ -1,9 +1,9 @@
-// Package pipeline sends batches to a node: those that are sent at the same time share a run, which is one Redis
-// pipeline. A few runs are in flight at once. One that stalls delays only its own batches. It does not know what a batch
-// is for, nor whether an attempt that failed is repeated.
+// Package pipeline sends batches to a node: those that are sent at the same time share a run, which
+// is one Redis pipeline. A few runs are in flight at once. One that stalls delays only its own
+// batches. It does not know what a batch is for, nor whether an attempt that failed is repeated.
 //
-// pipeline.go has the batches that wait and the slots for runs, run.go what one run does, states.go the states of a run,
-// inline.go which runs the sender executes itself.
+// pipeline.go has the batches that wait and the slots for runs, run.go what one run does, states.go
+// the states of a run, inline.go which runs the sender executes itself.
 package pipeline
 
 import (
@@ -23,15 +23,16 @@ const (
 	MaxStalled = 4   // stalled runs of a pipeline that released their slot; more of them keep it
 	MaxBatch   = 256 // batches of a run
 
-	// A run has stalled once it takes longer than ShortestStall and longer than stallFactor times its usual time. That
-	// multiple counts as no more than a quarter of the call timeout, or twice the usual time if that is more. A caller
-	// that arrives when a server begins to hang may wait for the call timeout and this time.
+	// A run has stalled once it takes longer than ShortestStall and longer than stallFactor times its
+	// usual time. That multiple counts as no more than a quarter of the call timeout, or twice the
+	// usual time if that is more. A caller that arrives when a server begins to hang may wait for the
+	// call timeout and this time.
 	ShortestStall = 20 * time.Millisecond
 	stallFactor   = 8
 )
 
-// A Batch is one call of a script, on behalf of some callers. A pipeline calls Started, Cancelled, CanDecide, Sent and Breaker
-// while it is locked, and the other methods while it is not.
+// A Batch is one call of a script, on behalf of some callers. A pipeline calls Started, Cancelled,
+// CanDecide, Sent and Breaker while it is locked, and the other methods while it is not.
 type Batch interface {
 	Started() time.Time        // when it was sent; its timeout counts from here
 	Cancelled() bool           // nobody waits for it any more
@@ -40,11 +41,12 @@ type Batch interface {
 	Breaker() *breaker.Breaker // of its node
 	Prober() breaker.Prober
 
-	// Begun is called when its run begins: its callers get an error at due at the latest, and nothing waits for it from
-	// stallAt on.
+	// Begun is called when its run begins: its callers get an error at due at the latest, and nothing
+	// waits for it from stallAt on.
 	Begun(due, stallAt time.Time)
-	// Command makes the command; with text it carries the script's text instead of its SHA-1. It may serve some of the
-	// batches behind, the first ones, whose Command is not called then: it returns how many.
+	// Command makes the command; with text it carries the script's text instead of its SHA-1. It may
+	// serve some of the batches behind, the first ones, whose Command is not called then: it returns
+	// how many.
 	Command(ctx context.Context, text bool, behind []Batch) (cmd redis.Cmder, served int)
 	Err() error        // of the last command
 	Missing(err error) // the server lacks the script; the command is made again
@@ -75,20 +77,22 @@ type Pipeline struct {
 	inliner  inliner
 }
 
-// New returns a pipeline to a node, for batches with a timeout. Runs that take no longer than patient have not stalled.
+// New returns a pipeline to a node, for batches with a timeout. Runs that take no longer than
+// patient have not stalled.
 func New(node script.Redis, timeout, patient time.Duration, runs, batches int) *Pipeline {
 	return &Pipeline{node: node, timeout: timeout, maxInFlight: runs, maxBatch: batches, patient: patient}
 }
 
-// Load returns how many runs hold a slot, how many released theirs, and how many batches wait for one.
+// Load returns how many runs hold a slot, how many released theirs, and how many batches wait for
+// one.
 func (p *Pipeline) Load() (inFlight, stalled, queued int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.inFlight, p.stalled, len(p.waiting)
 }
 
-// Admit takes a batch, and returns a run for the caller to execute if a slot is free; else nil. If the run may be inline, it is
-// where possible.
+// Admit takes a batch, and returns a run for the caller to execute if a slot is free; else nil. If
+// the run may be inline, it is where possible.
 func (p *Pipeline) Admit(b Batch, inline bool) *Run {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,8 +128,8 @@ func (p *Pipeline) lockedLoad() *Run {
 	return t
 }
 
-// lockedDropCancelled removes the waiting batches whose callers are all cancelled, so that no permits are taken for them. It
-// tells them so in the background.
+// lockedDropCancelled removes the waiting batches whose callers are all cancelled, so that no
+// permits are taken for them. It tells them so in the background.
 func (p *Pipeline) lockedDropCancelled() {
 	gone := func(b Batch) bool { return b.Cancelled() }
 	if !slices.ContainsFunc(p.waiting[:min(len(p.waiting), p.maxBatch)], gone) {

@@ -183,8 +183,8 @@ func TestBatchesShareARunOnceTheSlotsAreTaken(t *testing.T) {
 	}
 }
 
-// TestAReplyThatHasArrivedCounts has one processor, which reads the reply until just after the time of the call is over. The
-// timer fires meanwhile.
+// TestAReplyThatHasArrivedCounts has one processor, which reads the reply until just after the time
+// of the call is over. The timer fires meanwhile.
 func TestAReplyThatHasArrivedCounts(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const timeout = 50 * ms
@@ -305,8 +305,8 @@ func TestOtherErrorsAreTheBatchs(t *testing.T) {
 	})
 }
 
-// A breaker notifies calls in separate goroutines that their node is away. The notification may arrive after the run
-// has ended and its memory is used for another run.
+// A breaker notifies calls in separate goroutines that their node is away. The notification may
+// arrive after the run has ended and its memory is used for another run.
 func TestEndedRunIgnoresItsNode(t *testing.T) {
 	n := newNode(ms)
 	withPipeline(t, n, func(send func() *call) {
@@ -324,8 +324,9 @@ func TestEndedRunIgnoresItsNode(t *testing.T) {
 	})
 }
 
-// A panic, of a hook of the Redis client or of what a batch calls, passes through the goroutine that executes a run. If that
-// recovers, the slot is free, the node owes no reply, and no batch waits for ever.
+// A panic, of a hook of the Redis client or of what a batch calls, passes through the goroutine
+// that executes a run. If that recovers, the slot is free, the node owes no reply, and no batch
+// waits for ever.
 func TestAPanicLeaksNoSlot(t *testing.T) {
 	for _, hook := range []bool{true, false} {
 		t.Run(map[bool]string{true: "a hook", false: "the first batch"}[hook], func(t *testing.T) {

@@ -54,9 +54,9 @@ func (t *Run) lockedBegin(batches []Batch) {
 	}
 }
 
-// A bound is the context of a run's commands. It ends once all batches are complete though the commands are not, and when an
-// inline run stalls. A run that is used again gets a new one, so that a late call of NodeAway can be told from one for the
-// current use.
+// A bound is the context of a run's commands. It ends once all batches are complete though the
+// commands are not, and when an inline run stalls. A run that is used again gets a new one, so that
+// a late call of NodeAway can be told from one for the current use.
 type bound struct {
 	context.Context
 	run      *Run
@@ -81,7 +81,8 @@ func (t *Run) Go() {
 	}
 }
 
-// Execute executes t, and then further runs while batches wait for its slot. After an inline run these get a new goroutine.
+// Execute executes t, and then further runs while batches wait for its slot. After an inline run
+// these get a new goroutine.
 func (t *Run) Execute() {
 	if t.inline {
 		if next := t.execute(); next != nil {
@@ -94,7 +95,8 @@ func (t *Run) Execute() {
 	}
 }
 
-// execute executes t once. It returns the run to execute next in the same slot; nil if there is none.
+// execute executes t once. It returns the run to execute next in the same slot; nil if there is
+// none.
 func (t *Run) execute() (next *Run) {
 	var slot, regular, whole bool // t has a slot; it never stalled; nothing has panicked
 	t.breaker.Begin(t.bound, t.batches[0].Prober())
@@ -117,9 +119,9 @@ func (t *Run) execute() (next *Run) {
 	return nil
 }
 
-// end notes that the commands have ended, and whether the node answered. It reports whether t has a slot, and whether it
-// never stalled. A run of one batch that never stalled gives its slot back here: a batch that is sent while this one
-// completes needs it.
+// end notes that the commands have ended, and whether the node answered. It reports whether t has a
+// slot, and whether it never stalled. A run of one batch that never stalled gives its slot back
+// here: a batch that is sent while this one completes needs it.
 func (t *Run) end(answered bool) (slot, regular bool) {
 	p := t.pipeline
 	p.mu.Lock()
@@ -137,8 +139,8 @@ func (t *Run) end(answered bool) (slot, regular bool) {
 	return slot, regular
 }
 
-// leave gives back the slot of t, if it has one, and returns a run for the caller to execute; nil if there is none. If nothing
-// uses t any more, it may be used again.
+// leave gives back the slot of t, if it has one, and returns a run for the caller to execute; nil
+// if there is none. If nothing uses t any more, it may be used again.
 func (t *Run) leave(slot, unused bool) *Run {
 	p := t.pipeline
 	p.mu.Lock()
@@ -152,8 +154,8 @@ func (t *Run) leave(slot, unused bool) *Run {
 	return p.lockedLoad()
 }
 
-// breakOff ends t after a panic, of a hook of the Redis client or of what a batch calls. Its slot is free again, and the
-// batches that are not complete are late.
+// breakOff ends t after a panic, of a hook of the Redis client or of what a batch calls. Its slot
+// is free again, and the batches that are not complete are late.
 func (t *Run) breakOff(slot bool) {
 	if !t.isOver() {
 		t.breaker.End(t.bound, false)
@@ -169,9 +171,9 @@ func (t *Run) breakOff(slot bool) {
 	}
 }
 
-// carry sends commands until each batch has a reply. If the server lacks the script even after it was loaded, the first
-// command of each further round carries the script's text; those behind it find the script then, unless it is removed
-// meanwhile.
+// carry sends commands until each batch has a reply. If the server lacks the script even after it
+// was loaded, the first command of each further round carries the script's text; those behind it
+// find the script then, unless it is removed meanwhile.
 func (t *Run) carry() {
 	t.unanswered = append(t.unanswered[:0], t.batches...)
 	for _, b := range t.batches {
@@ -185,8 +187,8 @@ func (t *Run) carry() {
 			i += served
 		}
 		if len(t.cmds) == 1 {
-			// Called here, and not a frame deeper: else the stack of each run's goroutine must grow for it, which takes a
-			// tenth of the time of a process with one hot limiter.
+			// Called here, and not a frame deeper: else the stack of each run's goroutine must grow for it,
+			// which takes a tenth of the time of a process with one hot limiter.
 			_ = t.pipeline.node.Process(t.context(), t.cmds[0])
 		} else {
 			t.exchange()
@@ -216,7 +218,8 @@ func (t *Run) loadScripts() (err error) {
 	return err
 }
 
-// exchange sends the commands in a pipeline, and reads the replies. Errors are stored in each command.
+// exchange sends the commands in a pipeline, and reads the replies. Errors are stored in each
+// command.
 func (t *Run) exchange() {
 	pipe := t.pipeline.node.Pipeline()
 	for _, cmd := range t.cmds {
@@ -225,8 +228,8 @@ func (t *Run) exchange() {
 	_, _ = pipe.Exec(t.bound)
 }
 
-// left returns the time until the first of some batches is late. The timeout of a batch counts from when it is sent,
-// not from when it gets a slot.
+// left returns the time until the first of some batches is late. The timeout of a batch counts from
+// when it is sent, not from when it gets a slot.
 func (t *Run) left(batches []Batch) time.Duration {
 	first := batches[0].Started()
 	for _, b := range batches[1:] {
@@ -240,7 +243,8 @@ func (t *Run) left(batches []Batch) time.Duration {
 // onTimer is called when the run stalls, and when batches of it are late.
 func (t *Run) onTimer() { t.overdue(nil) }
 
-// NodeAway completes at once the batches on which the process can decide, without waiting for the commands.
+// NodeAway completes at once the batches on which the process can decide, without waiting for the
+// commands.
 func (b *bound) NodeAway() { b.run.overdue(b) }
 
 // Sent reports whether a command of the run was written to a connection.
@@ -251,12 +255,13 @@ func (b *bound) Sent() bool {
 	return t.bound == b && t.state != over && slices.ContainsFunc(t.batches, Batch.Sent)
 }
 
-// overdue is called when the run stalls, when batches of it are late, and when its node is found to be away, with the bound of
-// the use that this is about. The first call tells the breaker of the stall, releases the slot, unless MaxStalled runs have done
-// so and this one is not late yet, and lets the limiters send their next batches. Each call completes the batches that are late
-// or, if the node is away, that the process can decide on. If the node is away, this also holds for the batches that wait for a
-// slot. If the run is late and still has its slot, and no later call was answered, all waiting batches are completed. A reply
-// that has arrived counts: see script.Grace.
+// overdue is called when the run stalls, when batches of it are late, and when its node is found to
+// be away, with the bound of the use that this is about. The first call tells the breaker of the
+// stall, releases the slot, unless MaxStalled runs have done so and this one is not late yet, and
+// lets the limiters send their next batches. Each call completes the batches that are late or, if
+// the node is away, that the process can decide on. If the node is away, this also holds for the
+// batches that wait for a slot. If the run is late and still has its slot, and no later call was
+// answered, all waiting batches are completed. A reply that has arrived counts: see script.Grace.
 func (t *Run) overdue(away *bound) {
 	p := t.pipeline
 	p.mu.Lock()
@@ -305,8 +310,8 @@ func (t *Run) overdue(away *bound) {
 	}
 }
 
-// lockedGrace lets the goroutine that reads a reply run before its batches are late, with the pipeline unlocked meanwhile. It
-// reports whether nothing waits for the commands any more.
+// lockedGrace lets the goroutine that reads a reply run before its batches are late, with the
+// pipeline unlocked meanwhile. It reports whether nothing waits for the commands any more.
 func (t *Run) lockedGrace() bool {
 	t.pipeline.mu.Unlock()
 	script.Grace(t.isOver)
@@ -314,7 +319,8 @@ func (t *Run) lockedGrace() bool {
 	return !t.state.waits()
 }
 
-// lockedRelease releases the slot of a run that has stalled, and returns a run to start in it; nil if there is none.
+// lockedRelease releases the slot of a run that has stalled, and returns a run to start in it; nil
+// if there is none.
 func (t *Run) lockedRelease(late bool) *Run {
 	p := t.pipeline
 	if t.state != stalled || !late && p.stalled >= MaxStalled {
@@ -326,7 +332,8 @@ func (t *Run) lockedRelease(late bool) *Run {
 	return p.lockedLoad()
 }
 
-// lockedWait lets the run that has stalled wait until the first of the rest of its batches is late, if there is one.
+// lockedWait lets the run that has stalled wait until the first of the rest of its batches is late,
+// if there is one.
 func (t *Run) lockedWait(rest []Batch) {
 	switch {
 	case len(rest) > 0:

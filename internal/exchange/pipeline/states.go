@@ -53,7 +53,8 @@ func (s *runState) to(next runState) {
 	*s = next
 }
 
-// hasSlot reports whether the run has a slot. One whose commands have ended may have it for a while: see Run.execute.
+// hasSlot reports whether the run has a slot. One whose commands have ended may have it for a
+// while: see Run.execute.
 func (s runState) hasSlot() bool { return s == running || s == stalled || s == emptied }
 
 // waits reports whether batches of the run wait for its commands.

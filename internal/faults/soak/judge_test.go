@@ -14,9 +14,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// judge_test.go checks two things: the times between which callers got grants, and the records that were written to
-// Redis. Both are checked in periods: a fault that removes a limiter's state also removes earlier grants, so it ends a
-// period, and the next one begins once no earlier grant can matter.
+// judge_test.go checks two things: the times between which callers got grants, and the records that
+// were written to Redis. Both are checked in periods: a fault that removes a limiter's state also
+// removes earlier grants, so it ends a period, and the next one begins once no earlier grant can
+// matter.
 
 // A judge has the data that is not checked yet.
 type judge struct {
@@ -45,7 +46,8 @@ func newJudge(t *testing.T, server *redistest.Server, limits []limit) *judge {
 	return j
 }
 
-// settled returns the time after which a removed state does not matter any more: a few of the longest intervals.
+// settled returns the time after which a removed state does not matter any more: a few of the
+// longest intervals.
 func (j *judge) settled() time.Duration {
 	var longest time.Duration
 	for _, l := range j.limits {
@@ -80,15 +82,17 @@ func (j *judge) end() {
 	ended := time.Now()
 	commands := j.watched.Stop()
 	j.watched = nil
-	// A grant of this period may be logged a little later, and by Java up to a command's time later; grants that
-	// overlap its end are not checked.
+	// A grant of this period may be logged a little later, and by Java up to a command's time later;
+	// grants that overlap its end are not checked.
 	time.Sleep(100 * time.Millisecond)
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.stretches++
 	spans := spansOf(j.t, commands)
 	for _, l := range j.limits {
-		log := slices.DeleteFunc(j.log[l.name], func(g window.Grant) bool { return g.Start.Before(j.begun) || g.End.After(ended) })
+		log := slices.DeleteFunc(
+			j.log[l.name], func(g window.Grant) bool { return g.Start.Before(j.begun) || g.End.After(ended) },
+		)
 		most, at := window.LargestAt(log, l.rate.Interval, time.Millisecond) // as exact as Java's clock
 		if most > l.rate.Permits {
 			j.t.Errorf("%s: callers were granted %d of %d in a window from %v on", l.name, most, l.rate.Permits, at)
@@ -109,8 +113,9 @@ func (j *judge) end() {
 	clear(j.log)
 }
 
-// spansOf returns the recorded grants of each limit: between the time of the call, which is the score, and the time of
-// its execution. A record that is written again, as by a retried call, is one grant.
+// spansOf returns the recorded grants of each limit: between the time of the call, which is the
+// score, and the time of its execution. A record that is written again, as by a retried call, is
+// one grant.
 func spansOf(t *testing.T, commands []redistest.Command) map[string][]window.Grant {
 	found := map[string]map[string]window.Grant{}
 	for _, c := range commands {
@@ -146,7 +151,9 @@ func spansOf(t *testing.T, commands []redistest.Command) map[string][]window.Gra
 func (j *judge) report() string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "limiter, in %d stretches\trate\tpermits granted\tmost in a window\trecords\tmost in a window\n", j.stretches)
+	fmt.Fprintf(
+		w, "limiter, in %d stretches\trate\tpermits granted\tmost in a window\trecords\tmost in a window\n", j.stretches,
+	)
 	for _, l := range j.limits {
 		fmt.Fprintf(w, "%s\t%v\t%d\t%d\t%d\t%d\n",
 			l.name, l.rate, j.counted[l.name], j.byLog[l.name], j.records[l.name], j.byRecords[l.name])

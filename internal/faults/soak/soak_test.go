@@ -1,8 +1,9 @@
-// Package soak loads limiters with Go and Java clients while random faults of their Redis occur one after the other,
-// and checks all the time that no window holds more than the rate and that all clients get grants again.
+// Package soak loads limiters with Go and Java clients while random faults of their Redis occur one
+// after the other, and checks all the time that no window holds more than the rate and that all
+// clients get grants again.
 //
-// As a part of all tests it takes a few seconds, with only Go clients. make soak takes ten minutes, with Java;
-// RUN='-minutes 2' sets the minutes.
+// As a part of all tests it takes a few seconds, with only Go clients. make soak takes ten minutes,
+// with Java; RUN='-minutes 2' sets the minutes.
 //
 // This file has the load and the report; strikes_test.go the faults, judge_test.go the checks.
 package soak
@@ -53,7 +54,8 @@ type limit struct {
 	name string
 	rate rratelimiter.Rate
 	opts []rratelimiter.LimiterOption // of Go clients
-	// joined: records are replaced by larger ones, which are not grants of their own, so their scores can't be checked.
+	// joined: records are replaced by larger ones, which are not grants of their own, so their scores
+	// can't be checked.
 	joined bool
 }
 
@@ -71,7 +73,8 @@ func limits() []limit {
 	}
 }
 
-// A client is one user of the limits. The time of its last grant, on any limit, shows whether it is back.
+// A client is one user of the limits. The time of its last grant, on any limit, shows whether it is
+// back.
 type client struct {
 	name   string
 	last   atomic.Int64 // ns since 1970
@@ -83,7 +86,8 @@ type client struct {
 	errors map[string]int
 }
 
-// note counts an error by its text, without the parts that vary: at its end, and in Java at the beginning.
+// note counts an error by its text, without the parts that vary: at its end, and in Java at the
+// beginning.
 func (c *client) note(err error) {
 	c.failed.Add(1)
 	text := err.Error()
@@ -158,14 +162,17 @@ func TestSoak(t *testing.T) {
 	defer stop()
 	var clients []*client
 	var loading sync.WaitGroup
-	addrs := []string{server.Addr, detour.addr()} // one client of each kind straight, the other through the proxy
+	// one client of each kind straight, the other through the proxy
+	addrs := []string{server.Addr, detour.addr()}
 	for i, addr := range addrs {
 		c := &client{name: fmt.Sprint("Go ", i+1)}
 		clients = append(clients, c)
 		rdb := server.Client(func(o *redis.Options) { o.Addr = addr })
 		var opts []rratelimiter.Option
 		if i == 0 {
-			opts = append(opts, rratelimiter.WithClock(func() time.Time { return time.Now().Add(time.Duration(s.wrong.Load())) }))
+			opts = append(
+				opts, rratelimiter.WithClock(func() time.Time { return time.Now().Add(time.Duration(s.wrong.Load())) }),
+			)
 		}
 		loading.Go(func() { runGo(ctx, t, c, rratelimiter.NewClient(rdb, opts...), j, all) })
 	}
@@ -247,7 +254,8 @@ func runJava(
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), length+time.Minute)
 			defer cancel()
 			result, err := process.Run(ctx, l.name, redisson.Work{
-				Blocked: i%2 == 0, Threads: perJava, For: length, Min: 1, Max: 4, Pause: 20 * time.Millisecond, Grace: 10 * time.Second,
+				Blocked: i%2 == 0, Threads: perJava, For: length, Min: 1, Max: 4, Pause: 20 * time.Millisecond,
+				Grace: 10 * time.Second,
 				OnGrant: func(g redisson.Grant) {
 					c.granted(g.End)
 					j.granted(l.name, window.Grant{Permits: g.Permits, Start: g.Start, End: g.End})
@@ -276,7 +284,9 @@ func reportOf(clients []*client) string {
 			kinds = append(kinds, fmt.Sprintf("%d %s", n, kind))
 		}
 		slices.Sort(kinds)
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\n", c.name, c.grants.Load(), c.denied.Load(), c.failed.Load(), strings.Join(kinds, "; "))
+		fmt.Fprintf(
+			w, "%s\t%d\t%d\t%d\t%s\n", c.name, c.grants.Load(), c.denied.Load(), c.failed.Load(), strings.Join(kinds, "; "),
+		)
 	}
 	_ = w.Flush()
 	return text.String()

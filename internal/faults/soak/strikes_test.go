@@ -43,7 +43,8 @@ type toll struct {
 	last    string        // the client that took longest
 }
 
-// strikes are all faults; the flag marks those that remove a limiter's state, or let a client get more than the rate.
+// strikes are all faults; the flag marks those that remove a limiter's state, or let a client get
+// more than the rate.
 var strikes = []struct {
 	name    string
 	forgets bool
@@ -70,8 +71,8 @@ var strikes = []struct {
 		value, permits := "{"+name+"}:value", "{"+name+"}:permits"
 		keys := [][]any{{"del", name}, {"del", permits}, {"del", value}}
 		if *java {
-			// Redisson treats a limiter without a value as a fresh one, whatever is recorded, and so grants twice the
-			// rate under a continuous load.
+			// Redisson treats a limiter without a value as a fresh one, whatever is recorded, and so grants
+			// twice the rate under a continuous load.
 			keys[2] = append(keys[2], permits)
 		}
 		s.must(keys[s.random.IntN(len(keys))]...)
@@ -131,7 +132,9 @@ func (s *striker) strikeUntil(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.t.Logf("%s until %s, all back after %v, %s last", f.name, struck.Format("15:04:05.000"), back.Round(time.Millisecond), last)
+		s.t.Logf(
+			"%s until %s, all back after %v, %s last", f.name, struck.Format("15:04:05.000"), back.Round(time.Millisecond), last,
+		)
 		if s.tally[f.name] == nil {
 			s.tally[f.name] = &toll{}
 		}
@@ -147,7 +150,8 @@ func (s *striker) strikeUntil(ctx context.Context) {
 	}
 }
 
-// back waits until all clients got a grant since a time, and returns how long that took, and which client was the last.
+// back waits until all clients got a grant since a time, and returns how long that took, and which
+// client was the last.
 func (s *striker) back(ctx context.Context, since time.Time) (took time.Duration, last string) {
 	last = s.clients[0].name
 	for time.Since(since) < comebackIn {
@@ -249,7 +253,9 @@ func (p *proxy) addr() string { return p.proxy.Listen }
 
 // poison disturbs the replies from now on, until release is called.
 func (p *proxy) poison(kind string, attributes map[string]any) (release func()) {
-	toxic, err := json.Marshal(map[string]any{"name": kind, "type": kind, "stream": "downstream", "attributes": attributes})
+	toxic, err := json.Marshal(
+		map[string]any{"name": kind, "type": kind, "stream": "downstream", "attributes": attributes},
+	)
 	if err == nil {
 		_, err = p.proxy.Toxics.AddToxicJson(bytes.NewReader(toxic))
 	}

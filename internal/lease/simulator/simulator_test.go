@@ -1,5 +1,6 @@
-// Package simulator simulates processes that share a limiter and take leases (package lease), without a server. Time is
-// simulated and the seed is fixed. Only the time at which a lease is renewed differs a little from run to run.
+// Package simulator simulates processes that share a limiter and take leases (package lease),
+// without a server. Time is simulated and the seed is fixed. Only the time at which a lease is
+// renewed differs a little from run to run.
 package simulator
 
 import (
@@ -143,7 +144,8 @@ func (s *simulation) gap(random *rand.Rand, pace float64, phase time.Duration) t
 	if !s.bursts {
 		return wait
 	}
-	period := s.interval * 37 / 100 // no part of the interval, so that bursts do not fall on the expiry of earlier ones
+	// no part of the interval, so that bursts do not fall on the expiry of earlier ones
+	period := s.interval * 37 / 100
 	burst := period / 5
 	in := (s.now + phase) % period
 	if in >= burst {
@@ -155,8 +157,9 @@ func (s *simulation) gap(random *rand.Rand, pace float64, phase time.Duration) t
 	return wait
 }
 
-// take takes n permits of count requests, and up to ahead permits more, as acquire.lua does. It returns how many requests
-// are granted, how many permits are ahead, how many stay free, and the time of the record.
+// take takes n permits of count requests, and up to ahead permits more, as acquire.lua does. It
+// returns how many requests are granted, how many permits are ahead, how many stay free, and the
+// time of the record.
 func (s *simulation) take(owner int, count, ahead int64) (granted, more, free int64, at time.Duration) {
 	s.expire()
 	granted = min(count, s.free)
@@ -183,7 +186,8 @@ func (s *simulation) expire() {
 	}
 }
 
-// add adds a record, or joins one of the same owner and time, which acquire.lua does not do for leases: the sum is the same.
+// add adds a record, or joins one of the same owner and time, which acquire.lua does not do for
+// leases: the sum is the same.
 func (s *simulation) add(e entry) {
 	if e.n == 0 {
 		return
@@ -222,8 +226,8 @@ func (s *simulation) grant(n int64) {
 	}
 }
 
-// javaThread asks for one permit again and again. If it is refused, it waits until the oldest record expires, and then for
-// a tick of its timer.
+// javaThread asks for one permit again and again. If it is refused, it waits until the oldest
+// record expires, and then for a tick of its timer.
 func (s *simulation) javaThread(owner int) {
 	const tick = 100 * time.Millisecond
 	s.after(trip/2, func() {
@@ -245,7 +249,8 @@ func (s *simulation) javaThread(owner int) {
 	})
 }
 
-// A process answers requests as package dispatch does: from its leases, else by a call that requests share.
+// A process answers requests as package dispatch does: from its leases, else by a call that
+// requests share.
 type process struct {
 	s        *simulation
 	number   int
@@ -308,7 +313,8 @@ func (p *process) complete(began time.Time, asked, granted, ahead, free int64, a
 	if ahead > 0 {
 		end := epoch.Add(at)
 		p.ledger.Brought(p.ledger.Ticket(), &lease.Lease{
-			Rate: p.s.rate, Interval: p.s.interval, Free: free, At: end.UnixMicro(), Began: began, Lasts: end.Sub(began), Permits: ahead,
+			Rate: p.s.rate, Interval: p.s.interval, Free: free, At: end.UnixMicro(), Began: began, Lasts: end.Sub(began),
+			Permits: ahead,
 		}, false, p.now())
 		if !p.sweeps {
 			p.sweeps = true
@@ -347,9 +353,10 @@ func (p *process) giveBack(back lease.Back) bool {
 	return true
 }
 
-// The figures of docs/guide/serve-from-memory.md, as rows of its table: however many processes share a limiter, leases of a fiftieth of the interval
-// refuse next to nothing that a limiter without leases grants, use nearly all of the rate where all of it is in demand, and
-// keep every window within it.
+// The figures of docs/guide/serve-from-memory.md, as rows of its table: however many processes
+// share a limiter, leases of a fiftieth of the interval refuse next to nothing that a limiter
+// without leases grants, use nearly all of the rate where all of it is in demand, and keep every
+// window within it.
 func TestPolicyInSimulation(t *testing.T) {
 	crowds := []int{1, 8, 64}
 	if testing.Short() {
@@ -394,7 +401,8 @@ func TestPolicyInSimulation(t *testing.T) {
 	}
 }
 
-// Threads of Redisson that wait for permits get no less beside leases than beside processes without.
+// Threads of Redisson that wait for permits get no less beside leases than beside processes
+// without.
 func TestRedissonBesideLeasesInSimulation(t *testing.T) {
 	for _, demand := range []float64{.8, 1.2, 3} {
 		of := scenario{rate: 10_000, interval: 10 * time.Second, processes: 2, demand: demand, java: 50, intervals: 5}

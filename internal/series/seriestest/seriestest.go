@@ -1,4 +1,5 @@
-// Package seriestest has the tests that promlimit and otellimit share, because both export the same metrics.
+// Package seriestest has the tests that promlimit and otellimit share, because both export the same
+// metrics.
 package seriestest
 
 import (
@@ -18,9 +19,9 @@ import (
 type Exporter interface {
 	rratelimiter.RequestObserver
 	rratelimiter.GuardObserver
-	// Values returns the metrics that are not zero. The keys are names without prefix, unit and suffix, with the labels that
-	// are not empty: "requests{limiter=a,outcome=granted}". A histogram has the number of its values, and with the key
-	// "NAME.sum{...}" their sum.
+	// Values returns the metrics that are not zero. The keys are names without prefix, unit and
+	// suffix, with the labels that are not empty: "requests{limiter=a,outcome=granted}". A histogram
+	// has the number of its values, and with the key "NAME.sum{...}" their sum.
 	Values(t *testing.T) map[string]float64
 }
 
@@ -52,11 +53,13 @@ func calls(t *testing.T, start func(func(string) string, int) Exporter) {
 	}{
 		"a call for many": {
 			rratelimiter.CallInfo{
-				Callers: 9, Granted: 4, Denied: 3, Permits: 12, Unclaimed: 2, Latency: 2 * time.Millisecond, Attempts: 1, DenyCacheHits: 5,
-				Leased: 20, Returned: 8, Void: 3,
+				Callers: 9, Granted: 4, Denied: 3, Permits: 12, Unclaimed: 2, Latency: 2 * time.Millisecond, Attempts: 1,
+				DenyCacheHits: 5,
+				Leased:        20, Returned: 8, Void: 3,
 			},
 			map[string]float64{
-				"calls{outcome=ok}": 1, "call.duration{}": 1, "call.duration.sum{}": 0.002, "call.attempts{}": 1, "call.requests{}": 9,
+				"calls{outcome=ok}": 1, "call.duration{}": 1, "call.duration.sum{}": 0.002, "call.attempts{}": 1,
+				"call.requests{}":           9,
 				"requests{outcome=granted}": 4, "requests{outcome=denied}": 3, "requests{outcome=cached}": 5,
 				"decisions{by=redis}": 7, "decisions{by=cache}": 5, "granted.permits{}": 12, "unclaimed.permits{}": 2,
 				"lease.permits{outcome=taken}": 20, "lease.permits{outcome=returned}": 8, "lease.permits{outcome=void}": 3,
@@ -73,13 +76,15 @@ func calls(t *testing.T, start func(func(string) string, int) Exporter) {
 		"more than the rate": {
 			rratelimiter.CallInfo{Callers: 1, Denied: 1, Err: fmt.Errorf("%w: 7", rratelimiter.ErrExceedsRate)},
 			map[string]float64{
-				"calls{outcome=ok}": 1, "call.duration{}": 1, "call.requests{}": 1, "requests{outcome=denied}": 1, "decisions{by=redis}": 1,
+				"calls{outcome=ok}": 1, "call.duration{}": 1, "call.requests{}": 1, "requests{outcome=denied}": 1,
+				"decisions{by=redis}": 1,
 			},
 		},
 		"a failure, decided by the process": {
 			rratelimiter.CallInfo{Granted: 1, Denied: 2, Permits: 3, Attempts: 1, Fallback: true, Err: down},
 			map[string]float64{
-				"calls{outcome=failed}": 1, "call.duration{}": 1, "call.attempts{}": 1, "fallbacks{}": 1, "decisions{by=fallback}": 3,
+				"calls{outcome=failed}": 1, "call.duration{}": 1, "call.attempts{}": 1, "fallbacks{}": 1,
+				"decisions{by=fallback}":    3,
 				"requests{outcome=granted}": 1, "requests{outcome=denied}": 2, "granted.permits{}": 3,
 			},
 		},
@@ -106,7 +111,8 @@ func calls(t *testing.T, start func(func(string) string, int) Exporter) {
 	}
 }
 
-// requests: what is counted of a request. A request without a reply counts once, by its caller's context.
+// requests: what is counted of a request. A request without a reply counts once, by its caller's
+// context.
 func requests(t *testing.T, start func(func(string) string, int) Exporter) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -123,9 +129,12 @@ func requests(t *testing.T, start func(func(string) string, int) Exporter) {
 		},
 		"too large": {t.Context(), rratelimiter.RequestInfo{Err: rratelimiter.ErrExceedsRate}, nil},
 		"in vain": {
-			t.Context(), rratelimiter.RequestInfo{Waits: true, Err: &rratelimiter.NotInTimeError{}}, map[string]float64{"wait.duration{}": 1},
+			t.Context(), rratelimiter.RequestInfo{Waits: true, Err: &rratelimiter.NotInTimeError{}},
+			map[string]float64{"wait.duration{}": 1},
 		},
-		"no time left": {over, rratelimiter.RequestInfo{Err: context.Canceled}, map[string]float64{"requests{outcome=failed}": 1}},
+		"no time left": {
+			over, rratelimiter.RequestInfo{Err: context.Canceled}, map[string]float64{"requests{outcome=failed}": 1},
+		},
 		"Redis fails": {
 			t.Context(), rratelimiter.RequestInfo{Waits: true, Latency: 2 * time.Second, Err: errors.New("down")},
 			map[string]float64{"requests{outcome=failed}": 1, "wait.duration{}": 1, "wait.duration.sum{}": 2},
@@ -145,8 +154,8 @@ func requests(t *testing.T, start func(func(string) string, int) Exporter) {
 	}
 }
 
-// labels: limiters with the same label are counted together, so are those whose labels are too many. Waiting callers
-// count while they wait.
+// labels: limiters with the same label are counted together, so are those whose labels are too
+// many. Waiting callers count while they wait.
 func labels(t *testing.T, start func(func(string) string, int) Exporter) {
 	server := limittest.New(t)
 	e := start(func(limiter string) string {
@@ -172,11 +181,16 @@ func labels(t *testing.T, start func(func(string) string, int) Exporter) {
 		maps.DeleteFunc(all, func(key string, _ float64) bool { return !strings.HasPrefix(key, name+"{") })
 		return all
 	}
-	granted := map[string]float64{"granted.permits{limiter=a}": 2, "granted.permits{limiter=b}": 1, "granted.permits{limiter=other}": 2}
+	granted := map[string]float64{
+		"granted.permits{limiter=a}": 2, "granted.permits{limiter=b}": 1, "granted.permits{limiter=other}": 2,
+	}
 	if got := of("granted.permits"); !maps.Equal(got, granted) {
 		t.Errorf("granted: %v", got)
 	}
-	if got := of("waiting.requests"); !maps.Equal(got, map[string]float64{"waiting.requests{limiter=a}": 1, "waiting.requests{limiter=other}": 2}) {
+	if got := of("waiting.requests"); !maps.Equal(
+		got,
+		map[string]float64{"waiting.requests{limiter=a}": 1, "waiting.requests{limiter=other}": 2},
+	) {
 		t.Errorf("waiting: %v", got)
 	}
 	cancel()
@@ -188,8 +202,8 @@ func labels(t *testing.T, start func(func(string) string, int) Exporter) {
 	}
 }
 
-// guards: decisions are counted by outcome and policy. Policies are bounded as labels are, and unknown outcomes are not
-// counted.
+// guards: decisions are counted by outcome and policy. Policies are bounded as labels are, and
+// unknown outcomes are not counted.
 func guards(t *testing.T, start func(func(string) string, int) Exporter) {
 	e := start(nil, 2)
 	for policy, n := range map[string]int{"": 3, "api": 2} {

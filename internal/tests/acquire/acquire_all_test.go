@@ -17,13 +17,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// acquire_all_test.go tests AcquireAll, AcquireAllN and TryAcquireAllTimeout. The order of their callers is tested in package queue.
+// acquire_all_test.go tests AcquireAll, AcquireAllN and TryAcquireAllTimeout. The order of their
+// callers is tested in package queue.
 
 func TestAcquireAllIsGrantedAtOnce(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		ctx := t.Context()
-		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(10))), r.Limiter("b", rratelimiter.WithRate(rratelimiter.PerHour(6)))
+		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(10))), r.Limiter(
+			"b", rratelimiter.WithRate(rratelimiter.PerHour(6)),
+		)
 		used := func(what string, ofA, ofB int64) {
 			t.Helper()
 			for l, want := range map[*rratelimiter.Limiter]int64{a: ofA, b: ofB} {
@@ -59,7 +62,9 @@ func TestAcquireAllIsGrantedAtOnce(t *testing.T) {
 func TestAcquireAllErrors(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
-		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(10))), r.Limiter("b", rratelimiter.WithRate(rratelimiter.PerMinute(6)))
+		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(10))), r.Limiter(
+			"b", rratelimiter.WithRate(rratelimiter.PerMinute(6)),
+		)
 		r.Try(a, 1)
 		r.Try(b, 1)
 		r.Limiter("none")
@@ -94,12 +99,14 @@ func TestAcquireAllErrors(t *testing.T) {
 			{"a context that has ended", over, all(1, a, b), context.Canceled, "acquire all"},
 		} {
 			err := test.ask(test.ctx)
-			if !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.named) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			if !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.named) ||
+				errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("%s: %v", test.name, err)
 			}
 			r.Unchanged(before, test.name)
 		}
-		if ok, err := r.Client.TryAcquireAllTimeout(t.Context(), 7, time.Second, a, b); ok || !errors.Is(err, rratelimiter.ErrExceedsRate) {
+		if ok, err := r.Client.TryAcquireAllTimeout(t.Context(), 7, time.Second, a, b); ok ||
+			!errors.Is(err, rratelimiter.ErrExceedsRate) {
 			t.Errorf("TryAcquireAllTimeout, more than a rate: %v, %v", ok, err)
 		}
 		if waiting := r.Client.Waiting(); len(waiting) != 0 {
@@ -108,7 +115,8 @@ func TestAcquireAllErrors(t *testing.T) {
 	})
 }
 
-// waitsFor starts a call, and returns once a reply has refused it and it waits. log is the observer of the client.
+// waitsFor starts a call, and returns once a reply has refused it and it waits. log is the observer
+// of the client.
 func waitsFor(t *testing.T, log *rig.Log, ask func() error) (ended chan error) {
 	ended = make(chan error, 1)
 	before := len(log.All())
@@ -124,7 +132,9 @@ func TestAcquireAllWaits(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		log := &rig.Log{}
 		r := rig.New(t, s, rratelimiter.WithObserver(log))
-		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(10))), r.Limiter("b", rratelimiter.WithRate(rratelimiter.PerMinute(3)))
+		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(10))), r.Limiter(
+			"b", rratelimiter.WithRate(rratelimiter.PerMinute(3)),
+		)
 		r.Try(b, 2)
 		ended := waitsFor(t, log, func() error { return r.Client.AcquireAll(t.Context(), 2, a, b) })
 		if free := r.Free(a); free != 10 {
@@ -134,7 +144,8 @@ func TestAcquireAllWaits(t *testing.T) {
 			t.Errorf("%d came back", n)
 		}
 		r.Must(<-ended)
-		if ofA, ofB := rig.State(t, a), rig.State(t, b); ofA.Used != 2 || ofB.Used != 3 || !ofA.Consistent || !ofB.Consistent {
+		if ofA, ofB := rig.State(t, a), rig.State(t, b); ofA.Used != 2 || ofB.Used != 3 || !ofA.Consistent ||
+			!ofB.Consistent {
 			t.Errorf("%+v, %+v", ofA, ofB)
 		}
 
@@ -153,7 +164,9 @@ func TestAcquireAllWhoseContextEndsWhileItWaits(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		log := &rig.Log{}
 		r := rig.New(t, s, rratelimiter.WithObserver(log))
-		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(10))), r.Limiter("b", rratelimiter.WithRate(rratelimiter.PerMinute(3)))
+		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(10))), r.Limiter(
+			"b", rratelimiter.WithRate(rratelimiter.PerMinute(3)),
+		)
 		r.Try(a, 1)
 		r.Try(b, 2)
 		before := r.Dump()
@@ -181,7 +194,9 @@ func TestAcquireAllWhoseContextEndsInFlight(t *testing.T) {
 	for _, waits := range []bool{false, true} { // the first call, or a later one
 		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 			p := b.Process()
-			x, y := p.RateLimiter("{t}x", rratelimiter.WithRate(rratelimiter.PerMinute(10))), p.RateLimiter("{t}y", rratelimiter.WithRate(rratelimiter.PerSecond(3)))
+			x, y := p.RateLimiter("{t}x", rratelimiter.WithRate(rratelimiter.PerMinute(10))), p.RateLimiter(
+				"{t}y", rratelimiter.WithRate(rratelimiter.PerSecond(3)),
+			)
 			b.Granted("one permit", b.Try(y, 1), 0)
 			ask := func(ctx context.Context) (bool, error) {
 				err := p.AcquireAll(ctx, 3, x, y)
@@ -211,7 +226,8 @@ func TestAcquireAllWhoseContextEndsInFlight(t *testing.T) {
 	}
 }
 
-// The first attempt was granted by all limiters or by none. A lost reply takes nothing twice, also of a caller that waited.
+// The first attempt was granted by all limiters or by none. A lost reply takes nothing twice, also
+// of a caller that waited.
 func TestAcquireAllIsMadeAgain(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for name, opts := range map[string][]rratelimiter.LimiterOption{
@@ -222,7 +238,12 @@ func TestAcquireAllIsMadeAgain(t *testing.T) {
 				r := rig.New(t, s)
 				r.Wipe()
 				c, tap := r.Tapped()
-				a, b := c.RateLimiter("a", append(opts, rratelimiter.WithRate(rratelimiter.PerMinute(10)))...), c.RateLimiter("b", rratelimiter.WithRate(rratelimiter.PerMinute(20)))
+				a, b := c.RateLimiter(
+					"a",
+					append(opts, rratelimiter.WithRate(rratelimiter.PerMinute(10)))...), c.RateLimiter(
+					"b",
+					rratelimiter.WithRate(rratelimiter.PerMinute(20)),
+				)
 				lost.Then = func() { r.Advance(300 * time.Millisecond) }
 				tap.Plan(lost)
 				r.Must(c.AcquireAll(t.Context(), 4, a, b))
@@ -239,21 +260,32 @@ func TestAcquireAllIsMadeAgain(t *testing.T) {
 	})
 }
 
-// Where the limiters cannot be asked in one step, a caller asks again after the longest wait, and holds nothing meanwhile.
+// Where the limiters cannot be asked in one step, a caller asks again after the longest wait, and
+// holds nothing meanwhile.
 func TestAcquireAllAcrossACluster(t *testing.T) {
 	rdb := redistest.Cluster(t, 3).ClusterClient()
 	ctx := t.Context()
 	var mu sync.Mutex
 	at := time.Now().Truncate(time.Millisecond)
 	log := &requests{}
-	c := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(20*time.Second), rratelimiter.WithObserver(log), rratelimiter.WithClock(func() time.Time {
-		mu.Lock()
-		defer mu.Unlock()
-		return at
-	}))
+	c := rratelimiter.NewClient(
+		rdb,
+		rratelimiter.WithCallTimeout(20*time.Second),
+		rratelimiter.WithObserver(log),
+		rratelimiter.WithClock(func() time.Time {
+			mu.Lock()
+			defer mu.Unlock()
+			return at
+		}),
+	)
 	var limiters []*rratelimiter.Limiter
 	for i, name := range []string{"a", "b", "c", "d"} {
-		limiters = append(limiters, c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.Rate{Permits: int64(8 - i), Interval: 300 * time.Millisecond})))
+		limiters = append(
+			limiters,
+			c.RateLimiter(
+				name, rratelimiter.WithRate(rratelimiter.Rate{Permits: int64(8 - i), Interval: 300 * time.Millisecond}),
+			),
+		)
 	}
 	free := func() (all []int64) {
 		for _, l := range limiters {
@@ -270,7 +302,8 @@ func TestAcquireAllAcrossACluster(t *testing.T) {
 	}
 	before := free()
 	for _, timeout := range []time.Duration{0, 299 * time.Millisecond} {
-		if ok, err := c.TryAcquireAllTimeout(ctx, 1, timeout, limiters...); ok || err != nil || !slices.Equal(free(), before) {
+		if ok, err := c.TryAcquireAllTimeout(ctx, 1, timeout, limiters...); ok || err != nil ||
+			!slices.Equal(free(), before) {
 			t.Errorf("a timeout of %v: %v, %v; %v are free", timeout, ok, err, free())
 		}
 	}
@@ -327,36 +360,62 @@ func TestAcquireAllIsObserved(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		log := &requests{}
 		p := b.Process(rratelimiter.WithObserver(log))
-		x, y := p.RateLimiter("{t}x", rratelimiter.WithRate(rratelimiter.PerSecond(10))), p.RateLimiter("{t}y", rratelimiter.WithRate(rratelimiter.PerSecond(4)))
+		x, y := p.RateLimiter("{t}x", rratelimiter.WithRate(rratelimiter.PerSecond(10))), p.RateLimiter(
+			"{t}y", rratelimiter.WithRate(rratelimiter.PerSecond(4)),
+		)
 		ask := func(ctx context.Context) (bool, error) {
 			err := p.AcquireAll(ctx, 3, x, y)
 			return err == nil, err
 		}
 		b.Granted("the first", b.Call(ask), 0)
 		second := b.Call(ask)
-		third := b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 1, 2*time.Second, x, y) })
-		b.Ended("not in time", b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 4, 900*ms, x, y) }), false, 0)
+		third := b.Call(
+			func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 1, 2*time.Second, x, y) },
+		)
+		b.Ended(
+			"not in time",
+			b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 4, 900*ms, x, y) }), false, 0,
+		)
 		if waiting, want := fmt.Sprint(p.Waiting()), "map[{t}x:2 {t}y:2]"; waiting != want {
 			t.Errorf("waiting are %s, expected %s", waiting, want)
 		}
 		b.SleepTo(2 * time.Second)
 		b.Granted("the second", second, time.Second)
 		b.Granted("the third", third, time.Second)
-		b.Ended("more than a rate", b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 5, time.Second, x, y) }), false, 2*time.Second)
-		b.Granted("without a timeout", b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 1, 0, x, y) }), 2*time.Second)
-		b.Granted("one limiter", b.Call(func(ctx context.Context) (bool, error) { err := p.AcquireAll(ctx, 1, x, x); return err == nil, err }), 2*time.Second)
+		b.Ended(
+			"more than a rate",
+			b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 5, time.Second, x, y) }), false,
+			2*time.Second,
+		)
+		b.Granted(
+			"without a timeout",
+			b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 1, 0, x, y) }), 2*time.Second,
+		)
+		b.Granted(
+			"one limiter",
+			b.Call(func(ctx context.Context) (bool, error) { err := p.AcquireAll(ctx, 1, x, x); return err == nil, err }),
+			2*time.Second,
+		)
 		synctest.Wait()
 		var seen []string
 		for _, one := range log.all() {
-			seen = append(seen, fmt.Sprintf("%s %s waits %v: %d of %d after %v, %v", one.Limiter[3:], one.Method, one.Waits, one.Granted, one.Permits,
-				one.Latency, errors.Is(one.Err, rratelimiter.ErrExceedsRate)))
+			seen = append(
+				seen,
+				fmt.Sprintf(
+					"%s %s waits %v: %d of %d after %v, %v", one.Limiter[3:], one.Method, one.Waits, one.Granted, one.Permits,
+					one.Latency, errors.Is(one.Err, rratelimiter.ErrExceedsRate),
+				),
+			)
 		}
 		want := []string{
 			"x AcquireAll waits true: 3 of 3 after 0s, false", "y AcquireAll waits true: 3 of 3 after 0s, false",
-			"x TryAcquireAllTimeout waits true: 0 of 4 after 0s, false", "y TryAcquireAllTimeout waits true: 0 of 4 after 0s, false",
+			"x TryAcquireAllTimeout waits true: 0 of 4 after 0s, false",
+			"y TryAcquireAllTimeout waits true: 0 of 4 after 0s, false",
 			"x AcquireAll waits true: 3 of 3 after 1s, false", "y AcquireAll waits true: 3 of 3 after 1s, false",
-			"x TryAcquireAllTimeout waits true: 1 of 1 after 1s, false", "y TryAcquireAllTimeout waits true: 1 of 1 after 1s, false",
-			"x TryAcquireAllTimeout waits true: 0 of 5 after 0s, true", "y TryAcquireAllTimeout waits true: 0 of 5 after 0s, true",
+			"x TryAcquireAllTimeout waits true: 1 of 1 after 1s, false",
+			"y TryAcquireAllTimeout waits true: 1 of 1 after 1s, false",
+			"x TryAcquireAllTimeout waits true: 0 of 5 after 0s, true",
+			"y TryAcquireAllTimeout waits true: 0 of 5 after 0s, true",
 			"x AllowAll waits false: 1 of 1 after 0s, false", "y AllowAll waits false: 1 of 1 after 0s, false",
 			"x Acquire waits true: 2 of 2 after 0s, false",
 		}
@@ -367,7 +426,13 @@ func TestAcquireAllIsObserved(t *testing.T) {
 		}
 		var calls []string
 		for _, one := range log.All() {
-			calls = append(calls, fmt.Sprintf("%s %d callers: %d granted, %d denied, %d permits, %d wait", one.Limiter[3:], one.Callers, one.Granted, one.Denied, one.Permits, one.Waiting))
+			calls = append(
+				calls,
+				fmt.Sprintf(
+					"%s %d callers: %d granted, %d denied, %d permits, %d wait", one.Limiter[3:], one.Callers, one.Granted, one.Denied,
+					one.Permits, one.Waiting,
+				),
+			)
 		}
 		wantCalls := []string{
 			"x 1 callers: 1 granted, 0 denied, 3 permits, 0 wait", "y 1 callers: 1 granted, 0 denied, 3 permits, 0 wait",
@@ -385,7 +450,8 @@ func TestAcquireAllIsObserved(t *testing.T) {
 	})
 }
 
-// While Redis is away, the process grants and refuses with WithFallback, and those who wait ask again.
+// While Redis is away, the process grants and refuses with WithFallback, and those who wait ask
+// again.
 func TestAcquireAllFallsBack(t *testing.T) {
 	for how, names := range map[string][2]string{"together": {"{a}small", "{a}large"}, "in order": {"small", "large"}} {
 		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
@@ -425,7 +491,9 @@ func TestAcquireAllFallsBack(t *testing.T) {
 func TestAcquireAllWithoutFallback(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		x, y := p.RateLimiter("{t}x", rratelimiter.WithRate(rratelimiter.PerSecond(4)), rratelimiter.WithFallback(1)), p.RateLimiter("{t}y", rratelimiter.WithRate(rratelimiter.PerSecond(4)))
+		x, y := p.RateLimiter(
+			"{t}x", rratelimiter.WithRate(rratelimiter.PerSecond(4)), rratelimiter.WithFallback(1),
+		), p.RateLimiter("{t}y", rratelimiter.WithRate(rratelimiter.PerSecond(4)))
 		ask := func(ctx context.Context) (bool, error) {
 			err := p.AcquireAll(ctx, 4, x, y)
 			return err == nil, err
@@ -443,11 +511,14 @@ func TestAcquireAllWithoutFallback(t *testing.T) {
 	})
 }
 
-// With WithFailFast for one limiter, a caller that would wait in vain learns at once when its permits are free.
+// With WithFailFast for one limiter, a caller that would wait in vain learns at once when its
+// permits are free.
 func TestAcquireAllFailsFast(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		x, y := p.RateLimiter("{t}x", rratelimiter.WithRate(rratelimiter.PerSecond(4))), p.RateLimiter("{t}y", rratelimiter.WithRate(rratelimiter.PerSecond(2)), rratelimiter.WithFailFast())
+		x, y := p.RateLimiter("{t}x", rratelimiter.WithRate(rratelimiter.PerSecond(4))), p.RateLimiter(
+			"{t}y", rratelimiter.WithRate(rratelimiter.PerSecond(2)), rratelimiter.WithFailFast(),
+		)
 		by := func(deadline time.Duration) *rig.Call {
 			return b.Call(func(ctx context.Context) (bool, error) {
 				ctx, cancel := context.WithDeadline(ctx, b.Start.Add(deadline))
@@ -461,7 +532,8 @@ func TestAcquireAllFailsFast(t *testing.T) {
 		in, vain := by(1100*ms), by(time.Second)
 		b.Ended("in vain", vain, false, 100*ms)
 		var late *rratelimiter.NotInTimeError
-		if !errors.As(vain.Err, &late) || late.At.Sub(b.Start) != time.Second || errors.Is(vain.Err, rratelimiter.ErrOutcomeUnknown) ||
+		if !errors.As(vain.Err, &late) || late.At.Sub(b.Start) != time.Second ||
+			errors.Is(vain.Err, rratelimiter.ErrOutcomeUnknown) ||
 			!strings.Contains(vain.Err.Error(), "acquire all") {
 			t.Errorf("%v", vain.Err)
 		}

@@ -41,7 +41,8 @@ func TestAllowReturnsAllFigures(t *testing.T) {
 			{400 * ms, 1, result(false, 10, 0, 600*ms, 600*ms, s)},
 			{999 * ms, 10, result(false, 10, 0, 401*ms, 1*ms, 401*ms)},
 			{999 * ms, 4, result(false, 10, 0, 1*ms, 1*ms, 401*ms)},
-			{1000*ms - 1, 4, result(false, 10, 0, time.Microsecond, time.Microsecond, 400*ms+time.Microsecond)}, // the clock is read in whole µs
+			// the clock is read in whole µs
+			{1000*ms - 1, 4, result(false, 10, 0, time.Microsecond, time.Microsecond, 400*ms+time.Microsecond)},
 			{1000 * ms, 5, result(false, 10, 4, 300*ms, 300*ms, 400*ms)},
 			{1000 * ms, 4, result(true, 10, 0, 0, 300*ms, s)},
 			{5 * s, 10, result(true, 10, 0, 0, s, s)},
@@ -57,8 +58,8 @@ func TestAllowReturnsAllFigures(t *testing.T) {
 	})
 }
 
-// If the permits of 512 records do not suffice, RetryAfter is the time until those are free: a lower bound. ResetAfter
-// is exact.
+// If the permits of 512 records do not suffice, RetryAfter is the time until those are free: a
+// lower bound. ResetAfter is exact.
 func TestAllowBehindManyRecords(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		clock := rig.NewHandClock()
@@ -120,7 +121,8 @@ func TestTimeoutsOnServers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		l := rratelimiter.NewClient(server.Client(), rig.Patient).RateLimiter("l",
 			rratelimiter.WithRate(rratelimiter.Rate{Permits: 2, Interval: 300 * ms}))
-		slow := rratelimiter.NewClient(server.Client(), rig.Patient).RateLimiter("slow", rratelimiter.WithRate(rratelimiter.PerHour(2)))
+		slow := rratelimiter.NewClient(server.Client(), rig.Patient).
+			RateLimiter("slow", rratelimiter.WithRate(rratelimiter.PerHour(2)))
 		start := time.Now()
 		rig.MustTry(t, l, 2, true)
 		rig.MustTry(t, slow, 2, true)
@@ -207,7 +209,8 @@ func TestErrorsTakeNothing(t *testing.T) {
 	})
 }
 
-// A request for more than the rate gets ErrExceedsRate; the other requests of the call are served as without it.
+// A request for more than the rate gets ErrExceedsRate; the other requests of the call are served
+// as without it.
 func TestExcessIsOneCallersOwn(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
@@ -254,8 +257,10 @@ func TestRemainingInASharedCall(t *testing.T) {
 		plug()
 		synctest.Wait()
 		for i, want := range []rratelimiter.Result{
-			result(true, 10, 7, 0, time.Second, time.Second), result(true, 10, 5, 0, time.Second, time.Second), // requests of one size are served together
-			result(true, 10, 0, 0, time.Second, time.Second), result(false, 10, 0, time.Second, time.Second, time.Second), result(true, 10, 3, 0, time.Second, time.Second),
+			// requests of one size are served together
+			result(true, 10, 7, 0, time.Second, time.Second), result(true, 10, 5, 0, time.Second, time.Second),
+			result(true, 10, 0, 0, time.Second, time.Second), result(false, 10, 0, time.Second, time.Second, time.Second),
+			result(true, 10, 3, 0, time.Second, time.Second),
 		} {
 			if results[i] != want {
 				t.Errorf("caller %d: %+v, expected %+v", i, results[i], want)
@@ -284,11 +289,14 @@ func TestAcquireUpTo(t *testing.T) {
 	})
 }
 
-// While Redis hangs, callers return when their context or the call timeout ends. Afterwards all works as before.
+// While Redis hangs, callers return when their context or the call timeout ends. Afterwards all
+// works as before.
 func TestHangingServer(t *testing.T) {
 	server := redistest.Real(t)
 	const limit, noise = 400 * ms, 100 * ms
-	client, calm := rratelimiter.NewClient(server.Client(), rratelimiter.WithCallTimeout(limit)), rratelimiter.NewClient(server.Client(), rig.Patient)
+	client, calm := rratelimiter.NewClient(server.Client(), rratelimiter.WithCallTimeout(limit)), rratelimiter.NewClient(
+		server.Client(), rig.Patient,
+	)
 	l, full := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000))),
 		calm.RateLimiter("full", rratelimiter.WithRate(rratelimiter.PerHour(1)))
 	rig.MustTry(t, calm.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000))), 1, true)
@@ -353,7 +361,9 @@ func TestHandlesWithOtherOptionsShareTheLimit(t *testing.T) {
 		rig.MustSet(t, client.RateLimiter("l"), rratelimiter.PerMinute(10))
 		other := rratelimiter.NewClient(server.Client(), rig.Patient)
 		handles := []*rratelimiter.Limiter{
-			client.RateLimiter("l"), client.RateLimiter("l", rratelimiter.WithRecordPerRequest()), client.RateLimiter("l", rratelimiter.WithServerTime()),
+			client.RateLimiter(
+				"l",
+			), client.RateLimiter("l", rratelimiter.WithRecordPerRequest()), client.RateLimiter("l", rratelimiter.WithServerTime()),
 			client.RateLimiter("l", rratelimiter.WithRecordFormat(rratelimiter.Redisson321)),
 			client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(5))),
 			other.RateLimiter("l"), other.RateLimiter("l", rratelimiter.WithRecordFormat(rratelimiter.Redisson313)),
@@ -400,7 +410,8 @@ func TestPerClient(t *testing.T) {
 			rig.MustTry(t, c.RateLimiter("l"), 3, true)
 			rig.MustTry(t, c.RateLimiter("l"), 1, false)
 		}
-		rig.MustTry(t, rratelimiter.NewClient(rdb, rratelimiter.WithClientID("a"), rig.Patient).RateLimiter("l"), 1, false) // as after a restart
+		// as after a restart
+		rig.MustTry(t, rratelimiter.NewClient(rdb, rratelimiter.WithClientID("a"), rig.Patient).RateLimiter("l"), 1, false)
 		if n := rdb.Exists(t.Context(), "{l}:value", "{l}:permits").Val(); n != 0 {
 			t.Error("the shared state is used")
 		}
@@ -417,7 +428,9 @@ func TestWaitsOfTheFirstCall(t *testing.T) {
 		if err != nil || g.Granted(0, ask.Groups[0]) != 10 || g.Wait(0) != time.Minute || g.ResetAfter != time.Minute {
 			t.Errorf("%+v, %v", g, err)
 		}
-		exhausted, fresh := r.Limiter("exhausted", rratelimiter.WithRate(rratelimiter.PerMinute(1))), r.Limiter("new", rratelimiter.WithRate(rratelimiter.PerMinute(2)))
+		exhausted, fresh := r.Limiter("exhausted", rratelimiter.WithRate(rratelimiter.PerMinute(1))), r.Limiter(
+			"new", rratelimiter.WithRate(rratelimiter.PerMinute(2)),
+		)
 		r.Try(exhausted, 1)
 		results, err := r.Client.AllowAll(t.Context(), 1, exhausted, fresh)
 		if err != nil || results[0].Allowed || results[0].RetryAfter != time.Minute || results[1].RetryAfter != 0 {

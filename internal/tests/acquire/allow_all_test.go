@@ -32,7 +32,9 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 		granted := r.Now()
 		results, err := r.Client.AllowAll(ctx, 4, a, b, c)
 		want := []rratelimiter.Result{
-			result(true, 10, 6, 0, time.Minute, time.Minute), result(true, 6, 2, 0, time.Minute, time.Minute), result(true, 5, 1, 0, time.Hour, time.Hour),
+			result(
+				true, 10, 6, 0, time.Minute, time.Minute,
+			), result(true, 6, 2, 0, time.Minute, time.Minute), result(true, 5, 1, 0, time.Hour, time.Hour),
 		}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
@@ -73,7 +75,13 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
-		r.SameState(a, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 3, Used: 7, Records: 2, Oldest: granted, Newest: r.Now(), Consistent: true})
+		r.SameState(
+			a,
+			rratelimiter.State{
+				Rate: rratelimiter.PerMinute(10), Available: 3, Used: 7, Records: 2, Oldest: granted, Newest: r.Now(),
+				Consistent: true,
+			},
+		)
 
 		before = r.Dump()
 		for _, test := range []struct {
@@ -86,7 +94,10 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 			{"more than the rate", 7, []*rratelimiter.Limiter{a, b}, rratelimiter.ErrExceedsRate, `"b"`},
 			{"more than the rate in sum", 6, []*rratelimiter.Limiter{a, a}, rratelimiter.ErrExceedsRate, `"a"`},
 			{"more than can be counted", math.MaxInt64, []*rratelimiter.Limiter{a, a}, rratelimiter.ErrExceedsRate, `"a"`},
-			{"more than can be counted, around to one", math.MaxInt64/3 + 1, []*rratelimiter.Limiter{a, a, a, a, a, a}, rratelimiter.ErrExceedsRate, `"a"`},
+			{
+				"more than can be counted, around to one", math.MaxInt64/3 + 1, []*rratelimiter.Limiter{a, a, a, a, a, a},
+				rratelimiter.ErrExceedsRate, `"a"`,
+			},
 			{"not initialised", 1, []*rratelimiter.Limiter{a, r.Limiter("none"), b}, rratelimiter.ErrNotInitialized, `"none"`},
 		} {
 			results, err := r.Client.AllowAll(ctx, test.n, test.limiters...)
@@ -119,8 +130,12 @@ func TestAllowAllInOrderIsUndoneWithoutItsCaller(t *testing.T) {
 		h := held{s.Client(), make(chan struct{}, 10), make(chan struct{})}
 		c := rratelimiter.NewClient(h, rratelimiter.WithCallTimeout(20*time.Second))
 		ctx, cancel := context.WithCancel(t.Context())
-		a, b, full, last := c.RateLimiter("a", rratelimiter.WithRate(rratelimiter.PerHour(5))), c.RateLimiter("b", rratelimiter.WithRate(rratelimiter.PerHour(5))),
-			c.RateLimiter("full", rratelimiter.WithRate(rratelimiter.PerHour(5))), c.RateLimiter("last", rratelimiter.WithRate(rratelimiter.PerHour(5)))
+		a, b, full, last := c.RateLimiter("a", rratelimiter.WithRate(rratelimiter.PerHour(5))), c.RateLimiter(
+			"b", rratelimiter.WithRate(rratelimiter.PerHour(5)),
+		),
+			c.RateLimiter("full", rratelimiter.WithRate(rratelimiter.PerHour(5))), c.RateLimiter(
+				"last", rratelimiter.WithRate(rratelimiter.PerHour(5)),
+			)
 		if ok, err := full.TryAcquire(ctx, 5); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
@@ -164,14 +179,20 @@ func TestAllowAllNTakesItsOwnNumberOfEach(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		ctx := t.Context()
-		requests, tokens := r.Limiter("requests", rratelimiter.WithRate(rratelimiter.PerMinute(3))), r.Limiter("tokens", rratelimiter.WithRate(rratelimiter.PerMinute(1000)))
+		requests, tokens := r.Limiter("requests", rratelimiter.WithRate(rratelimiter.PerMinute(3))), r.Limiter(
+			"tokens", rratelimiter.WithRate(rratelimiter.PerMinute(1000)),
+		)
 		results, err := r.Client.AllowAllN(ctx, []int64{1, 700}, requests, tokens)
-		want := []rratelimiter.Result{result(true, 3, 2, 0, time.Minute, time.Minute), result(true, 1000, 300, 0, time.Minute, time.Minute)}
+		want := []rratelimiter.Result{
+			result(true, 3, 2, 0, time.Minute, time.Minute), result(true, 1000, 300, 0, time.Minute, time.Minute),
+		}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
 		results, err = r.Client.AllowAllN(ctx, []int64{1, 301}, requests, tokens)
-		want = []rratelimiter.Result{result(false, 3, 2, 0, time.Minute, time.Minute), result(false, 1000, 300, time.Minute, time.Minute, time.Minute)}
+		want = []rratelimiter.Result{
+			result(false, 3, 2, 0, time.Minute, time.Minute), result(false, 1000, 300, time.Minute, time.Minute, time.Minute),
+		}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
 		}
@@ -186,7 +207,11 @@ func TestAllowAllNTakesItsOwnNumberOfEach(t *testing.T) {
 		}
 		before := r.Dump()
 		for _, permits := range [][]int64{{1}, {1, 1, 1}, {1, 0}, {-1, 1}, nil} {
-			if results, err := r.Client.AllowAllN(ctx, permits, requests, tokens); !errors.Is(err, rratelimiter.ErrInvalidPermits) || results != nil {
+			if results, err := r.Client.AllowAllN(ctx, permits, requests, tokens); !errors.Is(
+				err,
+				rratelimiter.ErrInvalidPermits,
+			) ||
+				results != nil {
 				t.Errorf("%d of two limiters: %+v, %v", permits, results, err)
 			}
 		}
@@ -207,8 +232,16 @@ func TestAllowAllInOrderGivesBackWhatItTook(t *testing.T) {
 		} {
 			r := rig.New(t, s)
 			r.Wipe()
-			c := rratelimiter.NewClient(struct{ rratelimiter.Redis }{s.Client()}, rratelimiter.WithClock(r.Now), rratelimiter.WithCallTimeout(20*time.Second))
-			all, full := c.RateLimiter("all", append(test.options, rratelimiter.WithRate(rratelimiter.PerMinute(20)))...), c.RateLimiter("full", rratelimiter.WithRate(rratelimiter.PerHour(1)))
+			c := rratelimiter.NewClient(
+				struct{ rratelimiter.Redis }{s.Client()}, rratelimiter.WithClock(r.Now),
+				rratelimiter.WithCallTimeout(20*time.Second),
+			)
+			all, full := c.RateLimiter(
+				"all",
+				append(test.options, rratelimiter.WithRate(rratelimiter.PerMinute(20)))...), c.RateLimiter(
+				"full",
+				rratelimiter.WithRate(rratelimiter.PerHour(1)),
+			)
 			take := func(l *rratelimiter.Limiter, n int64) {
 				if ok, err := l.TryAcquire(t.Context(), n); !ok || err != nil {
 					t.Fatal(ok, err)
@@ -243,7 +276,9 @@ func TestAllowAllIsObserved(t *testing.T) {
 		var observer rig.Log
 		r := rig.New(t, s, rratelimiter.WithObserver(&observer))
 		ctx := t.Context()
-		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(9))), r.Limiter("b", rratelimiter.WithEnforcedRate(rratelimiter.PerMinute(8)))
+		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(9))), r.Limiter(
+			"b", rratelimiter.WithEnforcedRate(rratelimiter.PerMinute(8)),
+		)
 		r.SetRate(a, rratelimiter.PerMinute(5))
 		first := r.Limiter("loads the scripts", rratelimiter.WithRate(rratelimiter.PerMinute(1)))
 		for range 2 { // a plain grant, and a refusal
@@ -259,7 +294,10 @@ func TestAllowAllIsObserved(t *testing.T) {
 			err  error
 		}{
 			{2, [2]rratelimiter.CallInfo{
-				{Limiter: "a", Callers: 1, Granted: 1, Permits: 2, Attempts: 3, Repaired: "free permits were above the rate", RateMismatch: true},
+				{
+					Limiter: "a", Callers: 1, Granted: 1, Permits: 2, Attempts: 3, Repaired: "free permits were above the rate",
+					RateMismatch: true,
+				},
 				{Limiter: "b", Callers: 1, Granted: 1, Permits: 2, Attempts: 3}, // no plain grant, another rate, granted
 			}, nil},
 			{4, [2]rratelimiter.CallInfo{
@@ -298,7 +336,9 @@ func TestAllowAllAcrossACluster(t *testing.T) {
 	at := time.Now().Truncate(time.Millisecond)
 	var calls atomic.Int64
 	rdb.OnNewNode(func(node *redis.Client) { node.AddHook(rig.CountScripts(&calls)) })
-	c := rratelimiter.NewClient(rdb, rratelimiter.WithClock(func() time.Time { return at }), rratelimiter.WithCallTimeout(20*time.Second))
+	c := rratelimiter.NewClient(
+		rdb, rratelimiter.WithClock(func() time.Time { return at }), rratelimiter.WithCallTimeout(20*time.Second),
+	)
 	// Names in one slot with different tags.
 	twin := ""
 	for i := 0; twin == ""; i++ {

@@ -24,7 +24,8 @@ func TestContextThatEndsBeforeTheCall(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if _, err := l.AcquireUpTo(ctx, 1); !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+		if _, err := l.AcquireUpTo(ctx, 1); !errors.Is(err, context.Canceled) ||
+			errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("AcquireUpTo: %v", err)
 		}
 		if _, err := l.Release(ctx, 1); !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {

@@ -159,13 +159,15 @@ func TestDenyCacheIgnoresTheQueue(t *testing.T) {
 	})
 }
 
-// A refusal under one rate does not count for a handle that enforces another one, for example when a customer's plan
-// changes.
+// A refusal under one rate does not count for a handle that enforces another one, for example when
+// a customer's plan changes.
 func TestDenyCacheCallsRedisForAnotherEnforcedRate(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c := rratelimiter.NewClient(s.Client(), rig.Patient)
 		small := c.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(2)), rratelimiter.WithDenyCache(5))
-		big := c.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.Rate{Permits: 2, Interval: 100 * ms}), rratelimiter.WithDenyCache(5))
+		big := c.RateLimiter(
+			"l", rratelimiter.WithEnforcedRate(rratelimiter.Rate{Permits: 2, Interval: 100 * ms}), rratelimiter.WithDenyCache(5),
+		)
 		rig.MustAllow(t, small, 2, true)
 		rig.MustAllow(t, small, 1, false)
 		time.Sleep(200 * ms)
@@ -174,16 +176,21 @@ func TestDenyCacheCallsRedisForAnotherEnforcedRate(t *testing.T) {
 	})
 }
 
-// Once a refusal under the handle's own rate is cached, an enforcing handle calls Redis no more often than others.
+// Once a refusal under the handle's own rate is cached, an enforcing handle calls Redis no more
+// often than others.
 func TestDenyCacheServesHandlesThatEnforceOneRate(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		enforcing := p.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
+		enforcing := p.RateLimiter(
+			"l", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5),
+		)
 		plain := p.RateLimiter("l", rratelimiter.WithDenyCache(5))
 		b.Granted("the first", b.Try(enforcing, 8), 0)
 		p.CheckCalls("the refusal of the plain one", 1, func() { b.Refused(plain, 3, time.Second) })
 		p.CheckCalls("the refusal of the enforcing one", 1, func() { b.Refused(enforcing, 5, time.Second) })
-		p.CheckCalls("once both are known", 0, func() { b.Refused(enforcing, 5, time.Second); b.Refused(plain, 6, time.Second) })
+		p.CheckCalls(
+			"once both are known", 0, func() { b.Refused(enforcing, 5, time.Second); b.Refused(plain, 6, time.Second) },
+		)
 	})
 }
 
@@ -224,11 +231,13 @@ func TestDenyCacheForgetsARateThatIsNotInForce(t *testing.T) {
 	}
 }
 
-// A cached refusal lasts no longer than the limiter, and its RetryAfter ends no later. (On an embedded server time passes during
-// a script, so that a limiter can end in its midst. The next test has a clock that stands.)
+// A cached refusal lasts no longer than the limiter, and its RetryAfter ends no later. (On an
+// embedded server time passes during a script, so that a limiter can end in its midst. The next
+// test has a clock that stands.)
 func TestDenyCacheEndsWithTheLimiter(t *testing.T) {
-	l := rratelimiter.NewClient(redistest.Shared(t).Client(), rig.Patient).RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1)),
-		rratelimiter.WithDenyCache(5))
+	l := rratelimiter.NewClient(redistest.Shared(t).Client(), rig.Patient).
+		RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1)),
+			rratelimiter.WithDenyCache(5))
 	rig.MustAllow(t, l, 1, true)
 	rig.MustAllow(t, l, 1, false)
 	const life = 500 * ms

@@ -1,5 +1,5 @@
-// Package acquire tests the ways to acquire permits: their results, the permits that they take, how permits are given
-// back, and contexts that end early.
+// Package acquire tests the ways to acquire permits: their results, the permits that they take, how
+// permits are given back, and contexts that end early.
 package acquire
 
 import (

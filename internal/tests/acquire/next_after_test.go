@@ -11,8 +11,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// A result's NextAfter is the time until the oldest live record expires. After a grant that leaves more than half of the
-// permits it may be that of the grant's own record.
+// A result's NextAfter is the time until the oldest live record expires. After a grant that leaves
+// more than half of the permits it may be that of the grant's own record.
 func TestNextAfterIsWhenTheNextPermitReturns(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		kept := rratelimiter.PerSecond(10)

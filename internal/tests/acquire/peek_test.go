@@ -18,8 +18,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// samePeek checks that Peek and then Allow give the same answer at one time, and that Peek changes nothing in Redis. It returns the
-// answer of Allow.
+// samePeek checks that Peek and then Allow give the same answer at one time, and that Peek changes
+// nothing in Redis. It returns the answer of Allow.
 func samePeek(r *rig.Rig, what string, l *rratelimiter.Limiter, n int64) rratelimiter.Result {
 	r.T.Helper()
 	ctx, before := r.T.Context(), r.Dump()
@@ -41,17 +41,20 @@ func samePeek(r *rig.Rig, what string, l *rratelimiter.Limiter, n int64) rrateli
 	return result
 }
 
-// peekKinds are limiters of each kind, by name, with 10 permits in an interval of a second, or of 100 ms.
+// peekKinds are limiters of each kind, by name, with 10 permits in an interval of a second, or of
+// 100 ms.
 func peekKinds() map[string][]rratelimiter.LimiterOption {
 	kept := rratelimiter.PerSecond(10)
 	kept.KeepAlive = time.Hour
 	second := rratelimiter.WithRate(rratelimiter.PerSecond(10))
 	return map[string][]rratelimiter.LimiterOption{
-		"plain":             {second},
-		"without a rate":    nil,
-		"short":             {rratelimiter.WithRate(rratelimiter.Rate{Permits: 10, Interval: 100 * ms})},
-		"keep-alive":        {rratelimiter.WithRate(kept)},
-		"each client's":     {rratelimiter.WithRate(rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Second})},
+		"plain":          {second},
+		"without a rate": nil,
+		"short":          {rratelimiter.WithRate(rratelimiter.Rate{Permits: 10, Interval: 100 * ms})},
+		"keep-alive":     {rratelimiter.WithRate(kept)},
+		"each client's": {
+			rratelimiter.WithRate(rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Second}),
+		},
 		"granularity":       {second, rratelimiter.WithGranularity(30 * ms)},
 		"a record each":     {second, rratelimiter.WithRecordPerRequest()},
 		"the oldest format": {second, rratelimiter.WithRecordFormat(rratelimiter.Redisson313)},
@@ -60,8 +63,8 @@ func peekKinds() map[string][]rratelimiter.LimiterOption {
 	}
 }
 
-// TestPeekAnswersAsAllow compares the two over random histories, in which other clients, Redisson among them, take permits, set
-// rates, and lose the stored number of free permits.
+// TestPeekAnswersAsAllow compares the two over random histories, in which other clients, Redisson
+// among them, take permits, set rates, and lose the stored number of free permits.
 func TestPeekAnswersAsAllow(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		kinds := peekKinds()
@@ -146,7 +149,8 @@ func TestPeekWithoutARateInRedis(t *testing.T) {
 			t.Errorf("without any rate: %v", err)
 		}
 		for name, opt := range map[string]rratelimiter.LimiterOption{
-			"WithRate": rratelimiter.WithRate(rratelimiter.PerSecond(7)), "WithEnforcedRate": rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(7)),
+			"WithRate":         rratelimiter.WithRate(rratelimiter.PerSecond(7)),
+			"WithEnforcedRate": rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(7)),
 		} {
 			want := result(true, 7, 7, 0, time.Second, time.Second)
 			if got, err := r.Limiter("rl", opt).Peek(ctx, 3); err != nil || got != want {
@@ -162,7 +166,8 @@ func TestPeekWithoutARateInRedis(t *testing.T) {
 	})
 }
 
-// Another rate than the enforced one is in force, also of another type: Peek decides under the enforced one.
+// Another rate than the enforced one is in force, also of another type: Peek decides under the
+// enforced one.
 func TestPeekUnderAnEnforcedRate(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for name, enforced := range map[string]rratelimiter.Rate{
@@ -182,7 +187,10 @@ func TestPeekUnderAnEnforcedRate(t *testing.T) {
 				// What a limiter of the other type has left behind does not count.
 				names := rig.Keys(l)
 				r.Must(r.Redis.Set(t.Context(), names[keys.ClientValue], "1", 0).Err())
-				r.Must(r.Redis.ZAdd(t.Context(), names[keys.ClientPermits], redis.Z{Score: float64(r.Millis()), Member: rig.MemberOf("00000001", 9)}).Err())
+				r.Must(
+					r.Redis.ZAdd(t.Context(), names[keys.ClientPermits], redis.Z{Score: float64(r.Millis()), Member: rig.MemberOf("00000001", 9)}).
+						Err(),
+				)
 				samePeek(r, name, r.Limiter("rl", rratelimiter.WithEnforcedRate(enforced)), n)
 			}
 		}
@@ -223,8 +231,9 @@ func TestPeekRenewsNoTTL(t *testing.T) {
 	})
 }
 
-// After a release by Redisson the records hold more permits than they should. The first Allow of a process takes the surplus out of
-// the oldest ones, so it tells of later times. The decision is the same.
+// After a release by Redisson the records hold more permits than they should. The first Allow of a
+// process takes the surplus out of the oldest ones, so it tells of later times. The decision is the
+// same.
 func TestPeekBesideASurplus(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -254,10 +263,12 @@ func TestPeekByTheServersClock(t *testing.T) {
 		r.Advance(-24 * time.Hour) // which the server does not see
 		r.Try(l, 4)
 		before := r.Dump()
-		if got, err := l.Peek(t.Context(), 6); err != nil || !got.Allowed || got.Remaining != 6 || got.ResetAfter < time.Hour {
+		if got, err := l.Peek(t.Context(), 6); err != nil || !got.Allowed || got.Remaining != 6 ||
+			got.ResetAfter < time.Hour {
 			t.Errorf("%+v, %v", got, err)
 		}
-		if got, err := l.Peek(t.Context(), 7); err != nil || got.Allowed || got.RetryAfter < 30*time.Minute || got.RetryAfter > time.Hour {
+		if got, err := l.Peek(t.Context(), 7); err != nil || got.Allowed || got.RetryAfter < 30*time.Minute ||
+			got.RetryAfter > time.Hour {
 			t.Errorf("%+v, %v", got, err)
 		}
 		r.Unchanged(before, "Peek")
@@ -269,7 +280,10 @@ func TestPeekByTheServersClock(t *testing.T) {
 func TestPeekAnswersFromALease(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1000, Interval: 10 * time.Second}), rratelimiter.WithLease(time.Second))
+		l := p.RateLimiter(
+			"l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1000, Interval: 10 * time.Second}),
+			rratelimiter.WithLease(time.Second),
+		)
 		for i := range 6 {
 			b.SleepTo(time.Duration(i) * 40 * ms)
 			b.Granted("demand", b.Try(l, 5), time.Duration(i)*40*ms)
@@ -297,7 +311,8 @@ func TestPeekAnswersFromTheDenyCache(t *testing.T) {
 		b.Granted("the first", b.Try(l, 8), 0)
 		b.Refused(l, 3, time.Second)
 		p.CheckCalls("a cached refusal", 0, func() {
-			if got, err := l.Peek(t.Context(), 4); err != nil || got != result(false, 10, 2, time.Second, time.Second, time.Second) {
+			if got, err := l.Peek(t.Context(), 4); err != nil ||
+				got != result(false, 10, 2, time.Second, time.Second, time.Second) {
 				t.Errorf("%+v, %v", got, err)
 			}
 		})

@@ -15,7 +15,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// A grant gives back its own permits, once, and only what is left of it; a release by somebody else takes the oldest ones.
+// A grant gives back its own permits, once, and only what is left of it; a release by somebody else
+// takes the oldest ones.
 func TestAGrantIsReturned(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, now := t.Context(), time.UnixMilli(1_700_000_000_000)
@@ -78,7 +79,8 @@ func TestAGrantReturnsNoneOfAnotherClients(t *testing.T) {
 		for at, name := range []string{"the first client's", "the second client's"} {
 			var grants []*rratelimiter.Grant
 			for i := range 2 {
-				l := rratelimiter.NewClient(s.Client(), clock, rig.Patient).RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(100)))
+				l := rratelimiter.NewClient(s.Client(), clock, rig.Patient).
+					RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(100)))
 				g, _, err := l.Take(t.Context(), int64(10+20*i))
 				if err != nil {
 					t.Fatal(err)
@@ -105,7 +107,8 @@ func TestAGrantReturnsNoneOfAnotherClients(t *testing.T) {
 	})
 }
 
-// Other clients can have many records of the same time, which Redis lists before those of the grant.
+// Other clients can have many records of the same time, which Redis lists before those of the
+// grant.
 func TestAGrantIsFoundBehindManyRecordsOfTheSameTime(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -126,8 +129,8 @@ func TestAGrantIsFoundBehindManyRecordsOfTheSameTime(t *testing.T) {
 	})
 }
 
-// Each grant of TakeAll gives back its own permits, whether the limiters are asked in one step or in order, in any form of
-// records, and whatever others were granted at another time.
+// Each grant of TakeAll gives back its own permits, whether the limiters are asked in one step or
+// in order, in any form of records, and whatever others were granted at another time.
 func TestEachGrantOfTakeAllIsReturned(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for name, options := range map[string][]rratelimiter.LimiterOption{
@@ -185,7 +188,8 @@ func TestEachGrantOfTakeAllIsReturned(t *testing.T) {
 
 					before := r.Dump()
 					grants, results, err := c.TakeAll(ctx, []int64{1, 891}, requests, tokens)
-					if grants != nil || err != nil || results[0].Allowed || results[0].RetryAfter != 0 || results[1].Allowed || results[1].RetryAfter == 0 {
+					if grants != nil || err != nil || results[0].Allowed || results[0].RetryAfter != 0 || results[1].Allowed ||
+						results[1].RetryAfter == 0 {
 						t.Errorf("refused: %v, %+v, %v", grants, results, err)
 					}
 					if way == "one step" { // in order the first limiter took a permit, and gave it back
@@ -207,11 +211,14 @@ func TestEachGrantOfTakeAllIsReturned(t *testing.T) {
 }
 
 // TakeUpTo takes what is free, and gives back what was granted then.
-// TestAllGrantsAreReturnedTogether: one Return gives back what is left of all grants. If a call fails, the others count.
+// TestAllGrantsAreReturnedTogether: one Return gives back what is left of all grants. If a call
+// fails, the others count.
 func TestAllGrantsAreReturnedTogether(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
-		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(10))), r.Limiter("b", rratelimiter.WithRate(rratelimiter.PerMinute(20)))
+		a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(10))), r.Limiter(
+			"b", rratelimiter.WithRate(rratelimiter.PerMinute(20)),
+		)
 		take := func() rratelimiter.GrantAll {
 			t.Helper()
 			grants, _, err := r.Client.TakeAll(t.Context(), []int64{3, 5}, a, b)
@@ -234,7 +241,8 @@ func TestAllGrantsAreReturnedTogether(t *testing.T) {
 		key := rig.Keys(a)[keys.Permits]
 		r.Must(r.Redis.Del(t.Context(), key).Err())
 		r.Must(r.Redis.Set(t.Context(), key, "of another type", 0).Err())
-		if n, err := grants.Return(t.Context()); n != 5 || err == nil || grants[0].Permits() != 3 || grants[1].Permits() != 0 {
+		if n, err := grants.Return(t.Context()); n != 5 || err == nil || grants[0].Permits() != 3 ||
+			grants[1].Permits() != 0 {
 			t.Errorf("%d permits came back, %v; left are %d and %d", n, err, grants[0].Permits(), grants[1].Permits())
 		}
 	})
@@ -260,7 +268,13 @@ func TestTakeUpToIsReturned(t *testing.T) {
 		if n, err := rest.Return(ctx, 100); n != 6 || err != nil {
 			t.Errorf("%d came back, %v", n, err)
 		}
-		r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 6, Used: 4, Records: 1, Oldest: granted, Newest: granted, Consistent: true})
+		r.SameState(
+			l,
+			rratelimiter.State{
+				Rate: rratelimiter.PerMinute(10), Available: 6, Used: 4, Records: 1, Oldest: granted, Newest: granted,
+				Consistent: true,
+			},
+		)
 		if g, err := l.TakeUpTo(ctx, 0); g != nil || !errors.Is(err, rratelimiter.ErrInvalidPermits) {
 			t.Errorf("%v, %v", g, err)
 		}
@@ -271,7 +285,9 @@ func TestReturnAfterTheInterval(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		ctx := t.Context()
-		short, long := r.Limiter("short", rratelimiter.WithRate(rratelimiter.PerSecond(5))), r.Limiter("long", rratelimiter.WithRate(rratelimiter.PerHour(5)))
+		short, long := r.Limiter("short", rratelimiter.WithRate(rratelimiter.PerSecond(5))), r.Limiter(
+			"long", rratelimiter.WithRate(rratelimiter.PerHour(5)),
+		)
 		grants, _, err := r.Client.TakeAll(ctx, []int64{2, 3}, short, long)
 		r.Must(err)
 		r.Advance(time.Second)
@@ -287,7 +303,9 @@ func TestReturnAfterTheInterval(t *testing.T) {
 func TestTakeAllOfWhatCannotBeAsked(t *testing.T) {
 	r := rig.New(t, redistest.Embedded(t))
 	ctx := t.Context()
-	a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerHour(5))), r.Limiter("b", rratelimiter.WithRate(rratelimiter.PerHour(5)))
+	a, b := r.Limiter("a", rratelimiter.WithRate(rratelimiter.PerHour(5))), r.Limiter(
+		"b", rratelimiter.WithRate(rratelimiter.PerHour(5)),
+	)
 	for _, test := range []struct {
 		permits  []int64
 		limiters []*rratelimiter.Limiter
@@ -299,7 +317,10 @@ func TestTakeAllOfWhatCannotBeAsked(t *testing.T) {
 		{[]int64{3, 3}, []*rratelimiter.Limiter{a, a}, rratelimiter.ErrExceedsRate},
 		{[]int64{1, 1}, []*rratelimiter.Limiter{a, r.Limiter("none")}, rratelimiter.ErrNotInitialized},
 		{[]int64{1, 1}, []*rratelimiter.Limiter{a, nil}, rratelimiter.ErrInvalidOption},
-		{[]int64{1, 1}, []*rratelimiter.Limiter{a, rig.New(t, redistest.Embedded(t)).Limiter("b")}, rratelimiter.ErrInvalidOption},
+		{
+			[]int64{1, 1}, []*rratelimiter.Limiter{a, rig.New(t, redistest.Embedded(t)).Limiter("b")},
+			rratelimiter.ErrInvalidOption,
+		},
 		{nil, nil, nil},
 	} {
 		grants, results, err := r.Client.TakeAll(ctx, test.permits, test.limiters...)
@@ -342,7 +363,8 @@ func TestTakesThatAreLeftAreGivenBack(t *testing.T) {
 				resume := p.Wire.Hang()
 				ctx, cancel := context.WithTimeout(t.Context(), 70*ms)
 				defer cancel()
-				if err := c.take(ctx, p, one, two); !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+				if err := c.take(ctx, p, one, two); !errors.Is(err, context.DeadlineExceeded) ||
+					!errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 					t.Error(err)
 				}
 				resume()

@@ -12,7 +12,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// zero_rate_test.go: a rate of 0 refuses every request, however it was set, until another rate is set.
+// zero_rate_test.go: a rate of 0 refuses every request, however it was set, until another rate is
+// set.
 
 // refusesAll checks what each acquiring method returns at a rate of 0.
 func refusesAll(t *testing.T, what string, l *rratelimiter.Limiter) {
@@ -45,7 +46,8 @@ func refusesAll(t *testing.T, what string, l *rratelimiter.Limiter) {
 	if n, err := l.Release(ctx, 5); n != 0 || err != nil {
 		t.Errorf("%s: Release: %d, %v", what, n, err)
 	}
-	if s, err := l.State(ctx); s.Rate.Permits != 0 || s.Rate.Interval != time.Minute || s.Available != 0 || !s.Consistent || err != nil {
+	if s, err := l.State(ctx); s.Rate.Permits != 0 || s.Rate.Interval != time.Minute || s.Available != 0 ||
+		!s.Consistent || err != nil {
 		t.Errorf("%s: the state is %+v, %v", what, s, err)
 	}
 }
@@ -136,7 +138,8 @@ func TestARateOfZeroEndsTheWait(t *testing.T) {
 	})
 }
 
-// While Redis is away, a process whose last known rate is 0 grants nothing, even if its own rate is another one.
+// While Redis is away, a process whose last known rate is 0 grants nothing, even if its own rate is
+// another one.
 func TestARateOfZeroHoldsWithoutRedis(t *testing.T) {
 	for name, own := range map[string][]rratelimiter.LimiterOption{
 		"stored": nil, "over its own": {rratelimiter.WithRate(rratelimiter.PerMinute(5))},

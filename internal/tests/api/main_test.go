@@ -1,5 +1,5 @@
-// Package api tests what all methods and options have in common, how rates are written and read, and what observers
-// see.
+// Package api tests what all methods and options have in common, how rates are written and read,
+// and what observers see.
 package api
 
 import (

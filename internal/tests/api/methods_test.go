@@ -14,7 +14,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// methods_test.go tests what all methods have in common: they check their arguments first, and their errors have context.
+// methods_test.go tests what all methods have in common: they check their arguments first, and
+// their errors have context.
 
 // A new method of Limiter that can fail must be added to rig.EveryMethod, too.
 func TestEveryMethodIsAmongThem(t *testing.T) {
@@ -40,16 +41,40 @@ func TestWrongArgumentsAreRefusedBeforeACall(t *testing.T) {
 	}{
 		{"TrySetRate", func() error { _, err := l.TrySetRate(ctx, bad); return err }, rratelimiter.ErrInvalidRate},
 		{"SetRate", func() error { return l.SetRate(ctx, bad) }, rratelimiter.ErrInvalidRate},
-		{"SetRate, KeepState", func() error { return l.SetRate(ctx, bad, rratelimiter.KeepState()) }, rratelimiter.ErrInvalidRate},
+		{
+			"SetRate, KeepState",
+			func() error { return l.SetRate(ctx, bad, rratelimiter.KeepState()) },
+			rratelimiter.ErrInvalidRate,
+		},
 		{"UpdateRate", func() error { _, err := l.UpdateRate(ctx, bad); return err }, rratelimiter.ErrInvalidRate},
-		{"two conditions", func() error { _, err := l.Expire(ctx, time.Hour, rratelimiter.IfSet, rratelimiter.IfLess); return err }, rratelimiter.ErrInvalidOption},
+		{
+			"two conditions",
+			func() error { _, err := l.Expire(ctx, time.Hour, rratelimiter.IfSet, rratelimiter.IfLess); return err },
+			rratelimiter.ErrInvalidOption,
+		},
 		{"condition 0", func() error { _, err := l.Expire(ctx, time.Hour, 0); return err }, rratelimiter.ErrInvalidOption},
 		{"condition 5", func() error { _, err := l.ExpireAt(ctx, time.Now(), 5); return err }, rratelimiter.ErrInvalidOption},
-		{"another client's limiter", func() error { _, err := c.AllowAll(ctx, 1, l, other); return err }, rratelimiter.ErrInvalidOption},
+		{
+			"another client's limiter",
+			func() error { _, err := c.AllowAll(ctx, 1, l, other); return err },
+			rratelimiter.ErrInvalidOption,
+		},
 		{"no limiter", func() error { _, err := c.AllowAll(ctx, 1, l, nil); return err }, rratelimiter.ErrInvalidOption},
-		{"another client's limiter to wait for", func() error { return c.AcquireAll(ctx, 1, l, other) }, rratelimiter.ErrInvalidOption},
-		{"no limiter to wait for", func() error { _, err := c.TryAcquireAllTimeout(ctx, 1, time.Second, l, nil); return err }, rratelimiter.ErrInvalidOption},
-		{"Release of less than none", func() error { _, err := l.Release(ctx, -1); return err }, rratelimiter.ErrInvalidPermits},
+		{
+			"another client's limiter to wait for",
+			func() error { return c.AcquireAll(ctx, 1, l, other) },
+			rratelimiter.ErrInvalidOption,
+		},
+		{
+			"no limiter to wait for",
+			func() error { _, err := c.TryAcquireAllTimeout(ctx, 1, time.Second, l, nil); return err },
+			rratelimiter.ErrInvalidOption,
+		},
+		{
+			"Release of less than none",
+			func() error { _, err := l.Release(ctx, -1); return err },
+			rratelimiter.ErrInvalidPermits,
+		},
 	}
 	for _, n := range []int64{0, -1, math.MinInt64} {
 		for name, call := range map[string]func() error{
@@ -133,7 +158,8 @@ func TestErrorsNameOperationAndLimiter(t *testing.T) {
 		l := r.Limiter("orders")
 		r.SetRate(l, rratelimiter.PerSecond(5))
 		_, err := l.TryAcquire(t.Context(), 6)
-		if !errors.Is(err, rratelimiter.ErrExceedsRate) || !strings.Contains(err.Error(), `try to acquire from "orders"`) || !strings.HasSuffix(err.Error(), " (6)") {
+		if !errors.Is(err, rratelimiter.ErrExceedsRate) || !strings.Contains(err.Error(), `try to acquire from "orders"`) ||
+			!strings.HasSuffix(err.Error(), " (6)") {
 			t.Errorf("%v, want ErrExceedsRate with operation, name and number", err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())

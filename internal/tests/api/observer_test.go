@@ -50,7 +50,8 @@ func TestRequestObserverSeesEachRequest(t *testing.T) {
 		try(l.TryAcquire(ctx, 7))                       // until 10
 		try(l.TryAcquireTimeout(ctx, 3, 3*time.Second)) // until 15
 		try(l.AcquireUpTo(ctx, 5))                      // until 20
-		try(nil, l.Acquire(ctx, 2))                     // refused at 22, the first one's permits return at 1002
+		// refused at 22, the first one's permits return at 1002
+		try(nil, l.Acquire(ctx, 2))
 		try(p.AllowAll(ctx, 1, l, other))
 		if err := l.Acquire(ctx, 11); !errors.Is(err, rratelimiter.ErrExceedsRate) {
 			t.Error(err)
@@ -86,11 +87,13 @@ func TestRequestObserverSeesEachRequest(t *testing.T) {
 	})
 }
 
-// A limiter with a deny cache asks for details also if the caller does not, and reports the caller's method all the same.
+// A limiter with a deny cache asks for details also if the caller does not, and reports the
+// caller's method all the same.
 func TestRequestObserverSeesTheMethodBesideADenyCache(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		log := &requestLog{}
-		l := b.Process(rratelimiter.WithObserver(log)).RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithDenyCache(5))
+		l := b.Process(rratelimiter.WithObserver(log)).
+			RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithDenyCache(5))
 		for range 3 { // granted, refused by Redis, refused by the cache
 			if _, err := l.TryAcquire(t.Context(), 1); err != nil {
 				t.Error(err)
@@ -107,7 +110,8 @@ func TestRequestObserverSeesTheMethodBesideADenyCache(t *testing.T) {
 	})
 }
 
-// Callers whose context ends before the reply, or without a call, are not in a CallInfo, but are seen as requests once.
+// Callers whose context ends before the reply, or without a call, are not in a CallInfo, but are
+// seen as requests once.
 func TestRequestObserverSeesUnansweredRequests(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		log := &requestLog{}
@@ -175,7 +179,8 @@ func TestObserversCallAll(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		first, second, plain := &requestLog{}, &requestLog{}, &rig.Log{}
 		p := b.Process(rratelimiter.WithObserver(rratelimiter.Observers(first, nil, rratelimiter.Observers(plain, second))))
-		if ok, err := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1))).TryAcquire(t.Context(), 1); !ok || err != nil {
+		if ok, err := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1))).TryAcquire(t.Context(), 1); !ok ||
+			err != nil {
 			t.Fatal(ok, err)
 		}
 		if len(first.All()) != 1 || len(second.All()) != 1 || len(plain.All()) != 1 {
@@ -208,11 +213,18 @@ func (l *guardLog) Guard(_ context.Context, info rratelimiter.GuardInfo) {
 func TestObserversForwardDecisionsOfGuards(t *testing.T) {
 	first, second := &guardLog{}, &guardLog{}
 	for _, plain := range []rratelimiter.Observer{&rig.Log{}, &requestLog{}} {
-		c := rratelimiter.NewClient(nil, rratelimiter.WithObserver(rratelimiter.Observers(first, plain, rratelimiter.Observers(second, plain))))
-		c.Observer().(rratelimiter.GuardObserver).Guard(t.Context(), rratelimiter.GuardInfo{Policy: "api", Outcome: "allowed"})
+		c := rratelimiter.NewClient(
+			nil, rratelimiter.WithObserver(rratelimiter.Observers(first, plain, rratelimiter.Observers(second, plain))),
+		)
+		c.Observer().(rratelimiter.GuardObserver).Guard(
+			t.Context(), rratelimiter.GuardInfo{Policy: "api", Outcome: "allowed"},
+		)
 	}
 	for _, l := range []*guardLog{first, second} {
-		if want := (rratelimiter.GuardInfo{Policy: "api", Outcome: "allowed"}); !slices.Equal(l.decisions, []rratelimiter.GuardInfo{want, want}) {
+		if want := (rratelimiter.GuardInfo{Policy: "api", Outcome: "allowed"}); !slices.Equal(
+			l.decisions,
+			[]rratelimiter.GuardInfo{want, want},
+		) {
 			t.Errorf("%+v", l.decisions)
 		}
 	}
@@ -310,7 +322,10 @@ func TestObserverCountsAttempts(t *testing.T) {
 		if err := p.RateLimiter("l").SetRate(t.Context(), rratelimiter.PerSecond(5)); err != nil {
 			t.Fatal(err)
 		}
-		b.Granted("the caller that enforces", b.Acquire(p.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(10))), 10), 0)
+		b.Granted(
+			"the caller that enforces",
+			b.Acquire(p.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(10))), 10), 0,
+		)
 		if f := log.All()[0]; f.Attempts != 2 || f.RateMismatch || f.Permits != 10 {
 			t.Errorf("%+v", f)
 		}

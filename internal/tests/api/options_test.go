@@ -20,20 +20,24 @@ import (
 
 func TestWrongOptionsComeBackFromEveryMethod(t *testing.T) {
 	clients := map[string]rratelimiter.Option{
-		"empty option":       {},
-		"empty client id":    rratelimiter.WithClientID(""),
-		"no name mapper":     rratelimiter.WithNameMapper(nil),
-		"no clock":           rratelimiter.WithClock(nil),
-		"no call timeout":    rratelimiter.WithCallTimeout(0),
-		"negative timeout":   rratelimiter.WithCallTimeout(-time.Second),
-		"wrong default":      rratelimiter.WithLimiterDefaults(rratelimiter.WithRecordFormat(9)),
-		"wrong default rate": rratelimiter.WithLimiterDefaults(rratelimiter.WithServerTime(), rratelimiter.WithRate(rratelimiter.Rate{})),
-		"default granular":   rratelimiter.WithLimiterDefaults(rratelimiter.WithGranularity(-time.Second)),
+		"empty option":     {},
+		"empty client id":  rratelimiter.WithClientID(""),
+		"no name mapper":   rratelimiter.WithNameMapper(nil),
+		"no clock":         rratelimiter.WithClock(nil),
+		"no call timeout":  rratelimiter.WithCallTimeout(0),
+		"negative timeout": rratelimiter.WithCallTimeout(-time.Second),
+		"wrong default":    rratelimiter.WithLimiterDefaults(rratelimiter.WithRecordFormat(9)),
+		"wrong default rate": rratelimiter.WithLimiterDefaults(
+			rratelimiter.WithServerTime(), rratelimiter.WithRate(rratelimiter.Rate{}),
+		),
+		"default granular": rratelimiter.WithLimiterDefaults(rratelimiter.WithGranularity(-time.Second)),
 	}
 	limiters := map[string]rratelimiter.LimiterOption{
-		"empty option":    {},
-		"no rate":         rratelimiter.WithRate(rratelimiter.Rate{}),
-		"wrong rate":      rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: time.Second, KeepAlive: time.Millisecond}),
+		"empty option": {},
+		"no rate":      rratelimiter.WithRate(rratelimiter.Rate{}),
+		"wrong rate": rratelimiter.WithRate(
+			rratelimiter.Rate{Permits: 1, Interval: time.Second, KeepAlive: time.Millisecond},
+		),
 		"wrong enforced":  rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(-1)),
 		"unknown format":  rratelimiter.WithRecordFormat(-1),
 		"no granularity":  rratelimiter.WithGranularity(0),
@@ -59,28 +63,39 @@ func TestWrongOptionsComeBackFromEveryMethod(t *testing.T) {
 		}
 	}
 	for name, option := range clients {
-		c := rratelimiter.NewClient(rig.RefusingClient(t), rratelimiter.WithClientID("id"), option, rratelimiter.WithClientID("id"))
+		c := rratelimiter.NewClient(
+			rig.RefusingClient(t), rratelimiter.WithClientID("id"), option, rratelimiter.WithClientID("id"),
+		)
 		check(name, c, c.RateLimiter("rl"))
 		check(name, c, c.RateLimiter("rl", rratelimiter.WithRate(rratelimiter.PerSecond(1))))
 	}
 	for name, option := range limiters {
 		c := rratelimiter.NewClient(rig.RefusingClient(t))
 		check(name, c, c.RateLimiter("rl", option))
-		check(name, c, c.RateLimiter("rl", option, rratelimiter.WithRate(rratelimiter.PerSecond(1)))) // a valid option does not hide an invalid one
+		// a valid option does not hide an invalid one
+		check(name, c, c.RateLimiter("rl", option, rratelimiter.WithRate(rratelimiter.PerSecond(1))))
 	}
 	none := rratelimiter.NewClient(nil)
 	check("no redis client", none, none.RateLimiter("rl"))
 }
 
 func TestLimiterOptionsComeOnTopOfDefaults(t *testing.T) {
-	c := rratelimiter.NewClient(rig.RefusingClient(t),
-		rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithRecordFormat(rratelimiter.Redisson321)))
-	want := dispatch.Settings{Options: protocol.Options{Own: protocol.Rate{Permits: 1, Interval: 1000}, Format: record.Redisson321}}
+	c := rratelimiter.NewClient(
+		rig.RefusingClient(t),
+		rratelimiter.WithLimiterDefaults(
+			rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithRecordFormat(rratelimiter.Redisson321),
+		),
+	)
+	want := dispatch.Settings{
+		Options: protocol.Options{Own: protocol.Rate{Permits: 1, Interval: 1000}, Format: record.Redisson321},
+	}
 	if got := rig.Settings(c.RateLimiter("rl")); got != want {
 		t.Errorf("the defaults give %+v, want %+v", got, want)
 	}
 	want = dispatch.Settings{Options: protocol.Options{
-		Own: protocol.Rate{Permits: 2, Interval: 1000}, Enforced: true, Format: record.Redisson321, ServerTime: true, RecordPerRequest: true,
+		Own: protocol.Rate{
+			Permits: 2, Interval: 1000,
+		}, Enforced: true, Format: record.Redisson321, ServerTime: true, RecordPerRequest: true,
 	}}
 	got := rig.Settings(c.RateLimiter("rl", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(2)),
 		rratelimiter.WithServerTime(), rratelimiter.WithRecordPerRequest()))
@@ -104,7 +119,10 @@ func TestWithRateSetsTheRateOnlyWhereNoneIs(t *testing.T) {
 		r.SameState(l, rratelimiter.State{Rate: rate, Available: 3, Used: 2, Records: 1, Oldest: r.Now(), Newest: r.Now(),
 			TTL: time.Hour, Consistent: true})
 		fields := r.Redis.HGetAll(t.Context(), "rl").Val()
-		if want := map[string]string{"rate": "5", "interval": "60000", "type": "1", "keepAliveTime": "3600000"}; !reflect.DeepEqual(fields, want) {
+		if want := map[string]string{"rate": "5", "interval": "60000", "type": "1", "keepAliveTime": "3600000"}; !reflect.DeepEqual(
+			fields,
+			want,
+		) {
 			t.Errorf("the configuration is %v, want %v", fields, want)
 		}
 		if seen.Last(t, 1).RateMismatch {
@@ -122,7 +140,8 @@ func TestWithRateSetsTheRateOnlyWhereNoneIs(t *testing.T) {
 			t.Errorf("the rate became %v, %v", got, err)
 		}
 
-		// Without keep-alive the field is not written: a Redisson release that does not know it must not find it.
+		// Without keep-alive the field is not written: a Redisson release that does not know it must not
+		// find it.
 		plain := r.Limiter("plain", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 		if n, err := plain.AvailablePermits(t.Context()); n != 1 || err != nil {
 			t.Errorf("%d permits, %v", n, err)
@@ -154,8 +173,11 @@ func TestWithEnforcedRateSetsTheRateAndKeepsTheGrants(t *testing.T) {
 		if !r.Try(enforcing, 2) {
 			t.Fatal("not granted where no rate was")
 		}
-		r.SameState(plain, rratelimiter.State{Rate: rratelimiter.PerMinute(20), Available: 18, Used: 2, Records: 1, Oldest: r.Now(),
-			Newest: r.Now(), Consistent: true})
+		r.SameState(
+			plain,
+			rratelimiter.State{Rate: rratelimiter.PerMinute(20), Available: 18, Used: 2, Records: 1, Oldest: r.Now(),
+				Newest: r.Now(), Consistent: true},
+		)
 		r.SetRate(plain, rratelimiter.PerMinute(5), rratelimiter.KeepState())
 		r.Advance(time.Second)
 		if !r.Try(enforcing, 10) {

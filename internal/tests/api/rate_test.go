@@ -39,8 +39,16 @@ func TestInvalidRatesHaveReasons(t *testing.T) {
 		{"negative interval", func(r *rratelimiter.Rate) { r.Interval = -time.Second }, "interval -1s"},
 		{"half a millisecond", func(r *rratelimiter.Rate) { r.Interval = 500 * time.Microsecond }, "interval 500µs"},
 		{"broken milliseconds", func(r *rratelimiter.Rate) { r.Interval = 1500 * time.Microsecond }, "interval 1.5ms"},
-		{"short keep-alive", func(r *rratelimiter.Rate) { r.KeepAlive = 999 * time.Millisecond }, "keep-alive 999ms is shorter than the interval 1s"},
-		{"broken keep-alive", func(r *rratelimiter.Rate) { r.KeepAlive = time.Second + time.Microsecond }, "keep-alive 1.000001s"},
+		{
+			"short keep-alive",
+			func(r *rratelimiter.Rate) { r.KeepAlive = 999 * time.Millisecond },
+			"keep-alive 999ms is shorter than the interval 1s",
+		},
+		{
+			"broken keep-alive",
+			func(r *rratelimiter.Rate) { r.KeepAlive = time.Second + time.Microsecond },
+			"keep-alive 1.000001s",
+		},
 		{"negative keep-alive", func(r *rratelimiter.Rate) { r.KeepAlive = -time.Second }, "keep-alive -1s"},
 		{"unlimited", func(r *rratelimiter.Rate) { *r = rratelimiter.Unlimited }, "interval 0s"},
 	}
@@ -91,10 +99,19 @@ func TestRatesReadAndWriteThemselves(t *testing.T) {
 		{"+3/s", rratelimiter.PerSecond(3), "3/s"},
 		{"0/s", rratelimiter.PerSecond(0), "0/s"},
 		{"4294967295/s", rratelimiter.PerSecond(math.MaxUint32), "4294967295/s"},
-		{"10/s per client", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Second}, "10/s per client"},
-		{"10/s keep-alive 1h", rratelimiter.Rate{Permits: 10, Interval: time.Second, KeepAlive: time.Hour}, "10/s keep-alive 1h"},
-		{"10/m per client keep-alive m", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Minute, KeepAlive: time.Minute},
-			"10/m per client keep-alive 1m"},
+		{
+			"10/s per client", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Second},
+			"10/s per client",
+		},
+		{
+			"10/s keep-alive 1h", rratelimiter.Rate{Permits: 10, Interval: time.Second, KeepAlive: time.Hour},
+			"10/s keep-alive 1h",
+		},
+		{
+			"10/m per client keep-alive m",
+			rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Minute, KeepAlive: time.Minute},
+			"10/m per client keep-alive 1m",
+		},
 	}
 	for _, test := range tests {
 		got, err := rratelimiter.ParseRate(test.text)
@@ -106,15 +123,18 @@ func TestRatesReadAndWriteThemselves(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "100/s", "100": "100/s", "/s": "whole number", "x/s": "whole number", "1.5/s": "whole number", "1e3/s": "whole number",
-		"0x10/s": "whole number", "9223372036854775808/s": "whole number", "5/": "interval", "5/x": "interval", "5/1": "interval",
+		"": "100/s", "100": "100/s", "/s": "whole number", "x/s": "whole number", "1.5/s": "whole number",
+		"1e3/s":  "whole number",
+		"0x10/s": "whole number", "9223372036854775808/s": "whole number", "5/": "interval", "5/x": "interval",
+		"5/1":   "interval",
 		"5/s/s": "interval", "5/seconds": "interval", "-1/s": "-1 permits", "4294967296/s": "permits", "5/0s": "interval 0s",
 		"5/-1s": "interval -1s", "5/1us": "interval 1µs", "5/9999999h": "interval", "5/s keep-alive ": "keep-alive",
 		"5/s keep-alive x": "keep-alive", "5/s keep-alive 1ms": "shorter", "5/s per clients": "interval",
 		"5/s keep-alive 1h per client": "keep-alive", "5/s per client per client": "interval",
 	} {
 		got, err := rratelimiter.ParseRate(text)
-		if !errors.Is(err, rratelimiter.ErrInvalidRate) || !strings.Contains(err.Error(), want) || got != (rratelimiter.Rate{}) {
+		if !errors.Is(err, rratelimiter.ErrInvalidRate) || !strings.Contains(err.Error(), want) ||
+			got != (rratelimiter.Rate{}) {
 			t.Errorf("%q is %+v, %v; want ErrInvalidRate about %q", text, got, err, want)
 		}
 	}
@@ -159,12 +179,14 @@ func TestRatesOfOneUnit(t *testing.T) {
 			t.Errorf("%+v, want %+v", test.rate, want)
 		}
 	}
-	if rratelimiter.Overall.String() != "OVERALL" || rratelimiter.PerClient.String() != "PER_CLIENT" || rratelimiter.RateType(7).String() != "unknown type 7" {
+	if rratelimiter.Overall.String() != "OVERALL" || rratelimiter.PerClient.String() != "PER_CLIENT" ||
+		rratelimiter.RateType(7).String() != "unknown type 7" {
 		t.Errorf("the types are called %v, %v, %v", rratelimiter.Overall, rratelimiter.PerClient, rratelimiter.RateType(7))
 	}
 }
 
-// TestAConfigurationInPartsSaysWhichIsMissing also completes the configuration, as Redisson's HSETNX commands do.
+// TestAConfigurationInPartsSaysWhichIsMissing also completes the configuration, as Redisson's
+// HSETNX commands do.
 func TestAConfigurationInPartsSaysWhichIsMissing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -178,14 +200,35 @@ func TestAConfigurationInPartsSaysWhichIsMissing(t *testing.T) {
 			after rratelimiter.Rate
 		}{
 			{"nothing", nil, "it has no rate", true, rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: time.Hour}},
-			{"rate", full[:2], "its interval is missing", true, rratelimiter.Rate{Permits: 3, Interval: time.Minute, KeepAlive: time.Hour}},
-			{"interval", full[2:4], "its rate is missing", true, rratelimiter.Rate{Permits: 5, Interval: 20 * time.Second, KeepAlive: time.Hour}},
-			{"type", full[4:], "its rate is missing", false, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Minute}},
-			{"no type", full[:4], "its type is missing", true, rratelimiter.Rate{Permits: 3, Interval: 20 * time.Second, KeepAlive: time.Hour}},
-			{"no rate", full[2:], "its rate is missing", false, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: 20 * time.Second}},
-			{"no interval", slices.Concat(full[:2], full[4:]), "its interval is missing", false, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 3, Interval: time.Minute}},
+			{
+				"rate", full[:2], "its interval is missing", true,
+				rratelimiter.Rate{Permits: 3, Interval: time.Minute, KeepAlive: time.Hour},
+			},
+			{
+				"interval", full[2:4], "its rate is missing", true,
+				rratelimiter.Rate{Permits: 5, Interval: 20 * time.Second, KeepAlive: time.Hour},
+			},
+			{
+				"type", full[4:], "its rate is missing", false,
+				rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Minute},
+			},
+			{
+				"no type", full[:4], "its type is missing", true,
+				rratelimiter.Rate{Permits: 3, Interval: 20 * time.Second, KeepAlive: time.Hour},
+			},
+			{
+				"no rate", full[2:], "its rate is missing", false,
+				rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: 20 * time.Second},
+			},
+			{
+				"no interval", slices.Concat(full[:2], full[4:]), "its interval is missing", false,
+				rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 3, Interval: time.Minute},
+			},
 			{"all", full, "", false, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 3, Interval: 20 * time.Second}},
-			{"keep-alive alone", []string{"keepAliveTime", "90000"}, "it has no rate", true, rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: 90 * time.Second}},
+			{
+				"keep-alive alone", []string{"keepAliveTime", "90000"}, "it has no rate", true,
+				rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: 90 * time.Second},
+			},
 		}
 		for _, test := range tests {
 			t.Run(test.name, func(t *testing.T) {

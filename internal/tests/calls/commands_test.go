@@ -34,12 +34,16 @@ func TestScriptsAreSentAgainAfterTheServerForgotThem(t *testing.T) {
 				t.Fatal("not granted")
 			}
 		}
-		r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(100), Available: 98, Used: 2, Records: 2, Oldest: r.Now(),
-			Newest: r.Now(), Consistent: true})
+		r.SameState(
+			l,
+			rratelimiter.State{Rate: rratelimiter.PerMinute(100), Available: 98, Used: 2, Records: 2, Oldest: r.Now(),
+				Newest: r.Now(), Consistent: true},
+		)
 	})
 }
 
-// TestRedisCallsOfACall counts the Redis calls that acquire.lua documents: each takes Redis about a microsecond.
+// TestRedisCallsOfACall counts the Redis calls that acquire.lua documents: each takes Redis about a
+// microsecond.
 func TestRedisCallsOfACall(t *testing.T) {
 	s := redistest.Real(t)
 	ctx := t.Context()
@@ -47,7 +51,8 @@ func TestRedisCallsOfACall(t *testing.T) {
 	l, fine := r.Limiter("rl", rratelimiter.WithRate(rratelimiter.PerSecond(10))),
 		r.Limiter("rl", rratelimiter.WithGranularity(100*time.Millisecond))
 	grant := func(l *rratelimiter.Limiter) func() { return func() { r.Try(l, 1) } }
-	r.Must(l.Client().RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(1))).Acquire(ctx, 1)) // so that the server knows the script
+	// so that the server knows the script
+	r.Must(l.Client().RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(1))).Acquire(ctx, 1))
 	for _, step := range []struct {
 		name string
 		do   func()
@@ -105,7 +110,9 @@ func TestHooksOfTheRedisClientSeeTheCalls(t *testing.T) {
 		}
 	}
 	if sent.count("evalsha") != 3 || sent.count("script") != 1 || sent.count("eval") != 0 {
-		t.Errorf("the hook saw %v, want the script by its hash, loaded where the server lacks it, and by its hash twice", sent.seen)
+		t.Errorf(
+			"the hook saw %v, want the script by its hash, loaded where the server lacks it, and by its hash twice", sent.seen,
+		)
 	}
 }
 

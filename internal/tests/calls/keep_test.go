@@ -13,9 +13,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// keep_test.go tests groups without requests: a call keeps their permits free of the requests behind them.
+// keep_test.go tests groups without requests: a call keeps their permits free of the requests
+// behind them.
 
-// An asker makes one call for groups of callers of a limiter. again: the call is made a second time, as after a lost reply.
+// An asker makes one call for groups of callers of a limiter. again: the call is made a second
+// time, as after a lost reply.
 type asker func(ctx context.Context, l *rratelimiter.Limiter, ask protocol.Ask, again bool) (protocol.Reply, error)
 
 // askOne asks by acquire.lua.
@@ -25,7 +27,9 @@ func askOne(ctx context.Context, l *rratelimiter.Limiter, ask protocol.Ask, agai
 	encoder := rig.LimiterCore(l).Encoder()
 	run := func(find bool) (protocol.Reply, error) {
 		a := new(script.Attempts)
-		reply, err := rig.Core(l.Client()).Topology().Run(ctx, a, protocol.AcquireScript, false, rig.Keys(l), q.Args(nil, encoder, ask, find)...)
+		reply, err := rig.Core(l.Client()).
+			Topology().
+			Run(ctx, a, protocol.AcquireScript, false, rig.Keys(l), q.Args(nil, encoder, ask, find)...)
 		if err != nil {
 			return protocol.Reply{}, err
 		}
@@ -50,7 +54,9 @@ func askTwo(ctx context.Context, l *rratelimiter.Limiter, ask protocol.Ask, agai
 	q.Parts[0].Encoder, q.Parts[1].Encoder = rig.LimiterCore(l).Encoder(), rig.LimiterCore(other).Encoder()
 	run := func(find bool) (protocol.Reply, error) {
 		a := new(script.Attempts)
-		reply, err := rig.Core(l.Client()).Topology().Run(ctx, a, protocol.AllowAllScript, false, slices.Concat(rig.Keys(l), rig.Keys(other)), q.Args(nil, find)...)
+		reply, err := rig.Core(l.Client()).
+			Topology().
+			Run(ctx, a, protocol.AllowAllScript, false, slices.Concat(rig.Keys(l), rig.Keys(other)), q.Args(nil, find)...)
 		if err != nil {
 			return protocol.Reply{}, err
 		}
@@ -100,12 +106,18 @@ func TestPermitsAreKeptFree(t *testing.T) {
 						for i, group := range c.groups {
 							n := g.Granted(i, group)
 							if n != c.granted[i] || n >= 0 && n < group.Count && (!again && g.WaitFor(i, 0) != c.waits[i]) {
-								t.Errorf("%s, %s, again %v: group %d is granted %d times, and waits %v; expected %d, %v", script, c.name, again, i, n, g.Wait(i), c.granted[i], c.waits)
+								t.Errorf(
+									"%s, %s, again %v: group %d is granted %d times, and waits %v; expected %d, %v", script, c.name, again, i, n,
+									g.Wait(i), c.granted[i], c.waits,
+								)
 							}
 							used += max(n, 0) * group.Size
 						}
 						if state := rig.State(t, l); state.Used != used || !state.Consistent || g.Free != 10-used {
-							t.Errorf("%s, %s, again %v: %+v, expected %d used; the reply says %d are free", script, c.name, again, state, used, g.Free)
+							t.Errorf(
+								"%s, %s, again %v: %+v, expected %d used; the reply says %d are free", script, c.name, again, state, used,
+								g.Free,
+							)
 						}
 					}
 				}

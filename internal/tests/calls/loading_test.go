@@ -15,7 +15,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// loading_test.go tests that scripts get to the servers that lack them, by which commands, and that they stay there.
+// loading_test.go tests that scripts get to the servers that lack them, by which commands, and that
+// they stay there.
 
 // calls are how often a client sent each command, by name.
 type calls struct {
@@ -92,7 +93,8 @@ func TestScriptsAreLoadedIntoEachServer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if !strings.Contains(stats, "cmdstat_script|load:calls=2,") || !strings.Contains(stats, "errorstat_NOSCRIPT:count=2") ||
+				if !strings.Contains(stats, "cmdstat_script|load:calls=2,") ||
+					!strings.Contains(stats, "errorstat_NOSCRIPT:count=2") ||
 					strings.Contains(stats, "cmdstat_eval:") {
 					t.Errorf("want two scripts loaded and none sent by EVAL: %s", stats)
 				}
@@ -132,8 +134,8 @@ func TestScriptsThatMayNotBeLoaded(t *testing.T) {
 	}
 }
 
-// A server that drops scripts which came by EVAL drops none that were loaded. Where they came by EVAL, because the user
-// may not load them, they are sent again.
+// A server that drops scripts which came by EVAL drops none that were loaded. Where they came by
+// EVAL, because the user may not load them, they are sent again.
 func TestScriptsOfOthersCostNobodyAnError(t *testing.T) {
 	redistest.EachRelease(t, func(t *testing.T) {
 		for _, may := range []string{"+", "-"} {

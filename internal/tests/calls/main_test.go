@@ -1,5 +1,5 @@
-// Package calls tests which commands are sent to Redis, how the calls of many limiters share them, and what a slow
-// server delays.
+// Package calls tests which commands are sent to Redis, how the calls of many limiters share them,
+// and what a slow server delays.
 package calls
 
 import (

@@ -32,7 +32,8 @@ type sharing struct {
 	calls    []sharedCall
 }
 
-// A sharedCall asks some limiters for as many permits of each: one by TryAcquire, several by AllowAll.
+// A sharedCall asks some limiters for as many permits of each: one by TryAcquire, several by
+// AllowAll.
 type sharedCall struct {
 	limiters []*rratelimiter.Limiter
 	size     int64
@@ -40,9 +41,12 @@ type sharedCall struct {
 	err      error
 }
 
-// newSharing returns so many limiters, of 10 permits a minute, that have been called once, and calls that ask them, one after
-// the other, for 1, 2 or 3 permits. The numbers of limiters of the calls are given, to be repeated; one by default.
-func newSharing(t *testing.T, s *redistest.Server, limiters int, calls []int, options ...rratelimiter.LimiterOption) *sharing {
+// newSharing returns so many limiters, of 10 permits a minute, that have been called once, and
+// calls that ask them, one after the other, for 1, 2 or 3 permits. The numbers of limiters of the
+// calls are given, to be repeated; one by default.
+func newSharing(
+	t *testing.T, s *redistest.Server, limiters int, calls []int, options ...rratelimiter.LimiterOption,
+) *sharing {
 	r := rig.New(t, s)
 	r.Wipe()
 	c, tap := r.Tapped()
@@ -64,8 +68,8 @@ func newSharing(t *testing.T, s *redistest.Server, limiters int, calls []int, op
 	return a
 }
 
-// ask makes all calls at once. The plans are for their run and for the requests that follow. It returns the number of requests,
-// without that of another limiter which they wait for.
+// ask makes all calls at once. The plans are for their run and for the requests that follow. It
+// returns the number of requests, without that of another limiter which they wait for.
 func (a *sharing) ask(plans ...rig.Plan) int {
 	first := a.client.RateLimiter("first", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 	a.tap.Requests()
@@ -161,8 +165,8 @@ func TestLostReplyOfSharedCommand(t *testing.T) {
 	})
 }
 
-// TestSharedCommandServesOnlyPlainGrants: the other batches get a command of their own, and an error of one limiter
-// concerns no other.
+// TestSharedCommandServesOnlyPlainGrants: the other batches get a command of their own, and an
+// error of one limiter concerns no other.
 func TestSharedCommandServesOnlyPlainGrants(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		a := newSharing(t, s, 9, nil)
@@ -194,7 +198,8 @@ func TestSharedCommandServesOnlyPlainGrants(t *testing.T) {
 	})
 }
 
-// A proxy stands for one in front of several servers, of which each call asks one: it refuses commands for several calls.
+// A proxy stands for one in front of several servers, of which each call asks one: it refuses
+// commands for several calls.
 type proxy struct {
 	limiters int // of a call
 	refused  atomic.Int64
@@ -218,7 +223,8 @@ func (p *proxy) process(ctx context.Context, cmds []redis.Cmder, next redis.Proc
 	return nil
 }
 
-// TestSharedCommandsEndBehindAProxy: each batch is sent again, and later ones have commands of their own.
+// TestSharedCommandsEndBehindAProxy: each batch is sent again, and later ones have commands of
+// their own.
 func TestSharedCommandsEndBehindAProxy(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		a, p := newSharing(t, s, 40, []int{2}), &proxy{limiters: 2}
@@ -232,7 +238,8 @@ func TestSharedCommandsEndBehindAProxy(t *testing.T) {
 	})
 }
 
-// TestSharedCommandGrantsAllLimitersOfACallOrNone: one limiter of a call has too few permits, or a key of another type.
+// TestSharedCommandGrantsAllLimitersOfACallOrNone: one limiter of a call has too few permits, or a
+// key of another type.
 func TestSharedCommandGrantsAllLimitersOfACallOrNone(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for poor := 3; poor < 6; poor++ { // of the second call
@@ -270,8 +277,8 @@ func TestSharedCommandGrantsAllLimitersOfACallOrNone(t *testing.T) {
 	})
 }
 
-// TestOneLimiterTwiceInASharedCommand: calls of one limiter with different options, and of two names with the same state, count
-// each other's permits.
+// TestOneLimiterTwiceInASharedCommand: calls of one limiter with different options, and of two
+// names with the same state, count each other's permits.
 func TestOneLimiterTwiceInASharedCommand(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, name := range []string{"rl0", "{rl0}"} {
@@ -289,8 +296,8 @@ func TestOneLimiterTwiceInASharedCommand(t *testing.T) {
 	})
 }
 
-// TestPlainGrantsOfSeveralLimiters: shared commands and AllowAll count what has expired, and leave to the other paths what
-// is to be repaired.
+// TestPlainGrantsOfSeveralLimiters: shared commands and AllowAll count what has expired, and leave
+// to the other paths what is to be repaired.
 func TestPlainGrantsOfSeveralLimiters(t *testing.T) {
 	const limiters = 3
 	ways := map[string]func(a *sharing){ // each arranges calls for two permits of each limiter
@@ -363,7 +370,8 @@ func TestPlainGrantsOfSeveralLimiters(t *testing.T) {
 	})
 }
 
-// TestAllowAllMakesPlainGrants: an AllowAll that is alone makes plain grants, too, where enough permits are thought to be free.
+// TestAllowAllMakesPlainGrants: an AllowAll that is alone makes plain grants, too, where enough
+// permits are thought to be free.
 func TestAllowAllMakesPlainGrants(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)

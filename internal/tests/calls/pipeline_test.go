@@ -73,7 +73,8 @@ func slowClient(b *rig.Bubble) (*rratelimiter.Client, *slowHook) {
 	return rratelimiter.NewClient(rdb), slow
 }
 
-// Limiters whose callers come at the same time share pipelines, a few of which are in flight at once.
+// Limiters whose callers come at the same time share pipelines, a few of which are in flight at
+// once.
 func TestLimitersShareARun(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		c, slow := slowClient(b)
@@ -83,7 +84,8 @@ func TestLimitersShareARun(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range limiters {
 				all.Go(func() {
-					if ok, err := c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(3))).TryAcquire(t.Context(), 1); !ok || err != nil {
+					if ok, err := c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(3))).TryAcquire(t.Context(), 1); !ok ||
+						err != nil {
 						t.Error(ok, err)
 					}
 				})
@@ -113,8 +115,8 @@ func TestLimitersShareARun(t *testing.T) {
 	})
 }
 
-// A run that stalls releases its slot, and its limiters send further calls. The callers of the stalled run get their
-// results when the reply arrives.
+// A run that stalls releases its slot, and its limiters send further calls. The callers of the
+// stalled run get their results when the reply arrives.
 func TestStalledRunDelaysNoOtherCaller(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		c, slow := slowClient(b)
@@ -171,8 +173,8 @@ func TestSlowConnectionIsNoStall(t *testing.T) {
 	})
 }
 
-// If more than a few runs stall, the others keep their slots until they time out, so a server that hangs is not
-// flooded.
+// If more than a few runs stall, the others keep their slots until they time out, so a server that
+// hangs is not flooded.
 func TestHungServerIsNotFlooded(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		c, slow := slowClient(b)
@@ -199,8 +201,8 @@ func TestHungServerIsNotFlooded(t *testing.T) {
 	})
 }
 
-// No caller waits for a hanging server longer than the call timeout plus the time until a stall, wherever its request
-// is queued.
+// No caller waits for a hanging server longer than the call timeout plus the time until a stall,
+// wherever its request is queued.
 func TestHungServerDelaysNoCallerTwice(t *testing.T) {
 	for _, limiters := range []int{1, 20, 1000} {
 		t.Run(fmt.Sprintf("%d limiters", limiters), func(t *testing.T) {
@@ -229,7 +231,8 @@ func TestHungServerDelaysNoCallerTwice(t *testing.T) {
 				}
 				b.SleepTo(5 * time.Second)
 				for i, c := range calls {
-					if took := c.Call.At - c.at; !c.Ended.Load() || !errors.Is(c.Err, os.ErrDeadlineExceeded) || took > time.Second+pipeline.ShortestStall {
+					if took := c.Call.At - c.at; !c.Ended.Load() || !errors.Is(c.Err, os.ErrDeadlineExceeded) ||
+						took > time.Second+pipeline.ShortestStall {
 						t.Fatalf("call %d at %v: ended %v with %v, %v after %v", i, c.at, c.Ended.Load(), c.OK, c.Err, took)
 					}
 					if errors.Is(c.Err, rratelimiter.ErrOutcomeUnknown) { // the hook delays requests before they are written
@@ -288,7 +291,8 @@ func TestCancelledBatchIsNotSent(t *testing.T) {
 		}
 		slow.takes.Store(0)
 		b.SleepTo(2 * time.Second)
-		b.Granted("the caller that has not", kept, 500*ms+pipeline.MaxRuns*10*ms) // when the first run that kept its slot has completed
+		// when the first run that kept its slot has completed
+		b.Granted("the caller that has not", kept, 500*ms+pipeline.MaxRuns*10*ms)
 		if sent := slow.alone.Load() + slow.commands.Load(); sent != slots+1 {
 			t.Errorf("%d calls were sent, not %d", sent, slots+1)
 		}
@@ -358,7 +362,8 @@ func TestSlotThatMoved(t *testing.T) {
 	rig.MustBeFree(t, l, 5)
 }
 
-// Almost nothing remains of many names that were used once; fewer with the race detector, which is slow.
+// Almost nothing remains of many names that were used once; fewer with the race detector, which is
+// slow.
 func TestManyNames(t *testing.T) {
 	rig.Long(t)
 	const callers = 64
@@ -372,7 +377,8 @@ func TestManyNames(t *testing.T) {
 	for caller := range callers {
 		all.Go(func() {
 			for i := caller; i < names; i += callers {
-				if ok, err := c.RateLimiter(fmt.Sprint("name", i), rratelimiter.WithDenyCache(100)).TryAcquire(t.Context(), 1); !ok || err != nil {
+				if ok, err := c.RateLimiter(fmt.Sprint("name", i), rratelimiter.WithDenyCache(100)).TryAcquire(t.Context(), 1); !ok ||
+					err != nil {
 					t.Error(ok, err)
 					return
 				}
@@ -391,10 +397,11 @@ func TestManyNames(t *testing.T) {
 	}
 }
 
-// A try makes three allocations beside those of go-redis: the command, its context, and the reply, which is the test's
-// here.
+// A try makes three allocations beside those of go-redis: the command, its context, and the reply,
+// which is the test's here.
 func TestTryTakesLittleMemory(t *testing.T) {
-	l := rratelimiter.NewClient(rig.Served{}, rig.Patient).RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1000)))
+	l := rratelimiter.NewClient(rig.Served{}, rig.Patient).
+		RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1000)))
 	most := 3.0
 	if rig.RaceDetector {
 		most = 12 // it makes pools forget

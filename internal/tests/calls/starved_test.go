@@ -11,8 +11,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// TestAnswersFromMemoryYield has one processor and two goroutines that never block. The second one answers about as many
-// requests as the first one, although all of them take less time than the scheduler gives a goroutine at once.
+// TestAnswersFromMemoryYield has one processor and two goroutines that never block. The second one
+// answers about as many requests as the first one, although all of them take less time than the
+// scheduler gives a goroutine at once.
 func TestAnswersFromMemoryYield(t *testing.T) {
 	client := rratelimiter.NewClient(redistest.Embedded(t).Client(), rig.Patient)
 	for name, limiter := range map[string]*rratelimiter.Limiter{

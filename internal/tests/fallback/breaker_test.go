@@ -20,14 +20,18 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// With every method, and however short the callers' deadlines are, a server that hangs counts as away within a second.
-// From then on the process answers acquiring requests at once.
+// With every method, and however short the callers' deadlines are, a server that hangs counts as
+// away within a second. From then on the process answers acquiring requests at once.
 func TestSilenceIsNoticedBehindShortDeadlines(t *testing.T) {
 	for _, names := range [][2]string{{"{l}", "{l}2"}, {"l", "other"}} { // AllowAll in one step, and in order
 		for name, method := range methodsThatAcquire(names[1]) {
 			t.Run(fmt.Sprint(name, " of ", names), func(t *testing.T) {
 				rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
-					p := b.Process(rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerHour(1_000_000)), rratelimiter.WithFallback(1)))
+					p := b.Process(
+						rratelimiter.WithLimiterDefaults(
+							rratelimiter.WithRate(rratelimiter.PerHour(1_000_000)), rratelimiter.WithFallback(1),
+						),
+					)
 					l := p.RateLimiter(names[0])
 					if err := method(t.Context(), l); err != nil {
 						t.Fatal(err)
@@ -54,7 +58,8 @@ func TestSilenceIsNoticedBehindShortDeadlines(t *testing.T) {
 	}
 }
 
-// methodsThatAcquire are the methods that WithFallback decides. AllowAll and AcquireAll use a second limiter, other.
+// methodsThatAcquire are the methods that WithFallback decides. AllowAll and AcquireAll use a
+// second limiter, other.
 func methodsThatAcquire(other string) map[string]func(ctx context.Context, l *rratelimiter.Limiter) error {
 	return map[string]func(ctx context.Context, l *rratelimiter.Limiter) error{
 		"Allow":       func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 1); return err },
@@ -71,7 +76,8 @@ func methodsThatAcquire(other string) map[string]func(ctx context.Context, l *rr
 	}
 }
 
-// Calls that end at their callers' deadline while they wait for a connection do not count as answered.
+// Calls that end at their callers' deadline while they wait for a connection do not count as
+// answered.
 func TestSilenceOfAServerThatCantBeDialled(t *testing.T) {
 	for name, method := range methodsThatAcquire("{l}2") {
 		t.Run(name, func(t *testing.T) {
@@ -85,8 +91,12 @@ func TestSilenceOfAServerThatCantBeDialled(t *testing.T) {
 					MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 				})
 				defer rdb.Close()
-				c := rratelimiter.NewClient(rdb,
-					rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerHour(1_000_000)), rratelimiter.WithFallback(1)))
+				c := rratelimiter.NewClient(
+					rdb,
+					rratelimiter.WithLimiterDefaults(
+						rratelimiter.WithRate(rratelimiter.PerHour(1_000_000)), rratelimiter.WithFallback(1),
+					),
+				)
 				l := c.RateLimiter("{l}")
 				for at := time.Duration(0); at < 3*time.Second; at += 50 * ms {
 					b.SleepTo(at)
@@ -104,11 +114,13 @@ func TestSilenceOfAServerThatCantBeDialled(t *testing.T) {
 	}
 }
 
-// A failed call shows that its node is away, but does not end the other calls in flight: the process decides those
-// after the node has been silent.
+// A failed call shows that its node is away, but does not end the other calls in flight: the
+// process decides those after the node has been silent.
 func TestSilenceBehindACallThatFails(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
-		p := b.Process(rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithFallback(1)))
+		p := b.Process(
+			rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithFallback(1)),
+		)
 		resume := p.Wire.Hang()
 		hung := b.Try(p.RateLimiter("hung"), 1)
 		b.SleepTo(100 * ms)
@@ -122,8 +134,8 @@ func TestSilenceBehindACallThatFails(t *testing.T) {
 	})
 }
 
-// Unanswered calls of methods that the process cannot decide show that the server hangs, too, even without
-// WithFallback.
+// Unanswered calls of methods that the process cannot decide show that the server hangs, too, even
+// without WithFallback.
 func TestSilenceOfEveryMethodIsNoticed(t *testing.T) {
 	everyName := func(c *rratelimiter.Client, l *rratelimiter.Limiter) (names []string) {
 		for name := range rig.EveryMethod(c, l) {
@@ -257,7 +269,8 @@ func TestAllowAllInOrderGivesBackWhatArrivesLate(t *testing.T) {
 				began := time.Now()
 				_, err := p.AllowAll(ctx, 7, all...)
 				cancel()
-				if !errors.Is(err, rratelimiter.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != after {
+				if !errors.Is(err, rratelimiter.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) ||
+					time.Since(began) != after {
 					t.Errorf("%s, %v: %v after %v", name, after, err, time.Since(began))
 				}
 				b.SleepTo(time.Since(b.Start) + 2*time.Second)
@@ -275,7 +288,8 @@ func TestAllowAllInOrderGivesBackWhatArrivesLate(t *testing.T) {
 	})
 }
 
-// A server that answers calls is not away, whatever the address in the options does, and even if it accepts no new connection.
+// A server that answers calls is not away, whatever the address in the options does, and even if it
+// accepts no new connection.
 func TestAServerThatAnswersSlowlyIsNotAway(t *testing.T) {
 	for name, opens := range map[string]int32{"behind a dial hook": 100, "without new connections": 1} {
 		t.Run(name, func(t *testing.T) {

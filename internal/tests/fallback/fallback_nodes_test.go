@@ -17,7 +17,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// fallback_nodes_test.go tests the fallback where only a part of the nodes or slots is away, and the probes of a node.
+// fallback_nodes_test.go tests the fallback where only a part of the nodes or slots is away, and
+// the probes of a node.
 
 type redisError string
 
@@ -25,8 +26,8 @@ func (e redisError) Error() string { return string(e) }
 
 func (redisError) RedisError() {}
 
-// The write probe changes nothing, whatever is stored. The ACL user of docs/security.md may run it, and a full server accepts
-// it; a replica does not.
+// The write probe changes nothing, whatever is stored. The ACL user of docs/security.md may run it,
+// and a full server accepts it; a replica does not.
 func TestProbe(t *testing.T) {
 	for _, release := range []string{"7.0", "6.2"} {
 		t.Run(release, func(t *testing.T) {
@@ -83,8 +84,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// halfCluster returns a client of a cluster: the first half of the slots is on a server, the other half on one that is
-// away. Its first topology query fails.
+// halfCluster returns a client of a cluster: the first half of the slots is on a server, the other
+// half on one that is away. Its first topology query fails.
 func halfCluster(t *testing.T, s *redistest.Server) *redis.ClusterClient {
 	t.Helper()
 	away := redistest.Nowhere(t)
@@ -108,7 +109,9 @@ func halfCluster(t *testing.T, s *redistest.Server) *redis.ClusterClient {
 // limitersOf returns a limiter on each half.
 func limitersOf(c *rratelimiter.Client) (here, away *rratelimiter.Limiter) {
 	for i := 0; here == nil || away == nil; i++ {
-		l := c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerHour(1_000_000)), rratelimiter.WithFallback(1))
+		l := c.RateLimiter(
+			fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerHour(1_000_000)), rratelimiter.WithFallback(1),
+		)
 		if keys.Slot(l.Name()) < 8192 {
 			here = l
 		} else {
@@ -118,8 +121,8 @@ func limitersOf(c *rratelimiter.Client) (here, away *rratelimiter.Limiter) {
 	return here, away
 }
 
-// Until the nodes are found, the topology probe alone decides whether they can be found, even for a limiter whose node
-// is away.
+// Until the nodes are found, the topology probe alone decides whether they can be found, even for a
+// limiter whose node is away.
 func TestFallbackUntilNodesAreFound(t *testing.T) {
 	c := rratelimiter.NewClient(halfCluster(t, redistest.Embedded(t)), rig.Patient)
 	here, away := limitersOf(c)

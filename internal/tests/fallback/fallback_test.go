@@ -27,17 +27,27 @@ func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
 		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5))
-		b.MustAllow("by Redis", l, 7, rratelimiter.Result{Allowed: true, Limit: 10, Remaining: 3, NextAfter: time.Second, ResetAfter: time.Second})
+		b.MustAllow(
+			"by Redis", l, 7,
+			rratelimiter.Result{Allowed: true, Limit: 10, Remaining: 3, NextAfter: time.Second, ResetAfter: time.Second},
+		)
 		mend := p.Wire.Fail(rig.ErrRefused)
 		full := time.Second
-		b.MustAllow("by the process", l, 3, rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 2, NextAfter: full, ResetAfter: full})
-		b.MustAllow("too much for now", l, 3, rratelimiter.Result{Limit: 5, Remaining: 2, RetryAfter: full, NextAfter: full, ResetAfter: full})
+		b.MustAllow(
+			"by the process", l, 3,
+			rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 2, NextAfter: full, ResetAfter: full},
+		)
+		b.MustAllow(
+			"too much for now", l, 3,
+			rratelimiter.Result{Limit: 5, Remaining: 2, RetryAfter: full, NextAfter: full, ResetAfter: full},
+		)
 		b.MustAllow("the rest", l, 2, rratelimiter.Result{Allowed: true, Limit: 5, NextAfter: full, ResetAfter: full})
 		b.Granted("nothing", b.Call(func(ctx context.Context) (bool, error) {
 			ok, err := l.TryAcquire(ctx, 1)
 			return !ok, err
 		}), 0)
-		if result, err := l.Allow(t.Context(), 6); err != nil || result.Allowed || result.RetryAfter <= 0 || result.RetryAfter > 100*ms {
+		if result, err := l.Allow(t.Context(), 6); err != nil || result.Allowed || result.RetryAfter <= 0 ||
+			result.RetryAfter > 100*ms {
 			t.Errorf("more than the part: %+v, %v", result, err)
 		}
 		if _, err := l.Allow(t.Context(), 11); !errors.Is(err, rratelimiter.ErrExceedsRate) {
@@ -52,16 +62,19 @@ func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 		b.SleepTo(1200 * ms)
 		b.Granted("the caller that makes a call to Redis", b.Try(l, 5), 1200*ms)
 		b.SleepTo(3 * time.Second)
-		b.MustAllow("by Redis again", l, 10, rratelimiter.Result{Allowed: true, Limit: 10, NextAfter: time.Second, ResetAfter: time.Second})
+		b.MustAllow(
+			"by Redis again", l, 10,
+			rratelimiter.Result{Allowed: true, Limit: 10, NextAfter: time.Second, ResetAfter: time.Second},
+		)
 		if states := rig.Core(p.Client).Inspect().LocalLimiters; states != 0 {
 			t.Errorf("%d limiters are kept", states)
 		}
 	})
 }
 
-// With every method, and however often Redis fails and recovers, no interval holds more of the process's own grants
-// than its fraction of the rate.
-// A localGrants is an observer that records what the process grants of a limiter by itself.
+// With every method, and however often Redis fails and recovers, no interval holds more of the
+// process's own grants than its fraction of the rate. A localGrants is an observer that records
+// what the process grants of a limiter by itself.
 type localGrants struct {
 	limiter string
 	mu      sync.Mutex
@@ -139,13 +152,16 @@ func TestFallbackNeverGrantsMoreThanItsPart(t *testing.T) {
 	}
 }
 
-// A server that hangs delays callers until that is detected, half a second at most; afterwards no caller is delayed.
+// A server that hangs delays callers until that is detected, half a second at most; afterwards no
+// caller is delayed.
 func TestFallbackFromAServerThatHangs(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process(rratelimiter.WithCallTimeout(time.Second))
 		limiters := make([]*rratelimiter.Limiter, 3)
 		for i := range limiters {
-			limiters[i] = p.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithFallback(1))
+			limiters[i] = p.RateLimiter(
+				fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithFallback(1),
+			)
 		}
 		l := limiters[0]
 		b.Granted("before", b.Try(l, 1), 0)
@@ -265,7 +281,9 @@ func TestFallbackAfterASilence(t *testing.T) {
 func TestFallbackIsNotCachedAsADenial(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithFallback(0.5), rratelimiter.WithDenyCache(5))
+		l := p.RateLimiter(
+			"l", rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithFallback(0.5), rratelimiter.WithDenyCache(5),
+		)
 		mend := p.Wire.Fail(rig.ErrRefused)
 		b.Granted("the part", b.Try(l, 5), 0)
 		b.Ended("more", b.Try(l, 1), false, 0)
@@ -275,7 +293,8 @@ func TestFallbackIsNotCachedAsADenial(t *testing.T) {
 	})
 }
 
-// Callers wait in the same queue, in order. Only a request for more than the process can grant lets others pass.
+// Callers wait in the same queue, in order. Only a request for more than the process can grant lets
+// others pass.
 func TestFallbackServesTheQueue(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
@@ -333,7 +352,10 @@ func TestFallbackOfAcquireUpToAndAllowAll(t *testing.T) {
 				t.Errorf("%s, more than a rate: %v", how, err)
 			}
 		}
-		if _, err := p.AllowAll(t.Context(), 1, limiter("{a}1", 5), p.RateLimiter("{a}2")); !errors.Is(err, syscall.ECONNREFUSED) {
+		if _, err := p.AllowAll(t.Context(), 1, limiter("{a}1", 5), p.RateLimiter("{a}2")); !errors.Is(
+			err,
+			syscall.ECONNREFUSED,
+		) {
 			t.Errorf("with a limiter that does not fall back: %v", err)
 		}
 		for i, f := range o.All() {
@@ -356,10 +378,19 @@ func TestFallbackUsesTheLastRate(t *testing.T) {
 		b.Granted("a call", b.Try(learned, 1), 0)
 		mend := p.Wire.Fail(rig.ErrRefused)
 		full := time.Second
-		b.MustAllow("the rate of the last reply", learned, 1, rratelimiter.Result{Allowed: true, Limit: 50, Remaining: 49, NextAfter: full, ResetAfter: full})
-		b.MustAllow("another handle", without, 1, rratelimiter.Result{Allowed: true, Limit: 20, Remaining: 18, NextAfter: full, ResetAfter: full})
-		b.MustAllow("its own rate", p.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5)), 1,
-			rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 4, NextAfter: full, ResetAfter: full})
+		b.MustAllow(
+			"the rate of the last reply", learned, 1,
+			rratelimiter.Result{Allowed: true, Limit: 50, Remaining: 49, NextAfter: full, ResetAfter: full},
+		)
+		b.MustAllow(
+			"another handle", without, 1,
+			rratelimiter.Result{Allowed: true, Limit: 20, Remaining: 18, NextAfter: full, ResetAfter: full},
+		)
+		b.MustAllow(
+			"its own rate",
+			p.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5)), 1,
+			rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 4, NextAfter: full, ResetAfter: full},
+		)
 		unknown := p.RateLimiter("unknown", rratelimiter.WithFallback(0.5))
 		if _, err := unknown.TryAcquire(t.Context(), 1); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("without any rate: %v", err)
@@ -382,12 +413,16 @@ func TestFallbackUsesTheLastRate(t *testing.T) {
 	})
 }
 
-// Errors in replies are returned as without WithFallback, and so is the error of a closed redis client.
+// Errors in replies are returned as without WithFallback, and so is the error of a closed redis
+// client.
 func TestFallbackLeavesAnswersAlone(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client()
 		c := rratelimiter.NewClient(rdb, rig.Patient)
-		if _, err := c.RateLimiter("none", rratelimiter.WithFallback(1)).TryAcquire(t.Context(), 1); !errors.Is(err, rratelimiter.ErrNotInitialized) {
+		if _, err := c.RateLimiter("none", rratelimiter.WithFallback(1)).TryAcquire(t.Context(), 1); !errors.Is(
+			err,
+			rratelimiter.ErrNotInitialized,
+		) {
 			t.Error(err)
 		}
 		if err := rdb.Set(t.Context(), "wrong", 1, 0).Err(); err != nil {
@@ -403,7 +438,10 @@ func TestFallbackLeavesAnswersAlone(t *testing.T) {
 		if err := rdb.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithFallback(1)).Acquire(t.Context(), 1); !errors.Is(err, redis.ErrClosed) {
+		if err := c.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithFallback(1)).Acquire(t.Context(), 1); !errors.Is(
+			err,
+			redis.ErrClosed,
+		) {
 			t.Error(err)
 		}
 	})
@@ -423,7 +461,10 @@ func TestObserverSeesTheFallback(t *testing.T) {
 			got[i].Latency = 0
 		}
 		want := []rratelimiter.CallInfo{
-			{Limiter: "l", Callers: 1, Granted: 1, Permits: 2, Attempts: 1, Fallback: true, Err: script.Failure(t.Context(), 0, rig.ErrRefused)},
+			{
+				Limiter: "l", Callers: 1, Granted: 1, Permits: 2, Attempts: 1, Fallback: true,
+				Err: script.Failure(t.Context(), 0, rig.ErrRefused),
+			},
 			{Limiter: "l", Callers: 1, Granted: 1, Permits: 3, Fallback: true},
 			{Limiter: "l", Callers: 1, Denied: 1, Fallback: true},
 		}
@@ -439,7 +480,8 @@ func untake(l *rratelimiter.Limiter, n int64) {
 	_, _ = core.Undo(context.Background(), n, dispatch.Source{Local: true, At: core.Clock().UnixMicro()})
 }
 
-// However many names are used while Redis is away, the state kept is bounded, and is dropped after an interval.
+// However many names are used while Redis is away, the state kept is bounded, and is dropped after
+// an interval.
 func TestFallbackIsBounded(t *testing.T) {
 	const most, names, callers = 2000, 5000, 64
 	var away atomic.Bool
@@ -454,7 +496,9 @@ func TestFallbackIsBounded(t *testing.T) {
 		for caller := range callers {
 			all.Go(func() {
 				for i := caller; i < names; i += callers {
-					l := c.RateLimiter(fmt.Sprint("name", i), rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.1))
+					l := c.RateLimiter(
+						fmt.Sprint("name", i), rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.1),
+					)
 					switch ok, err := l.TryAcquire(t.Context(), 1); {
 					case errors.Is(err, syscall.ECONNREFUSED):
 						failed.Add(1)

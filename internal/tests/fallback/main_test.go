@@ -1,5 +1,5 @@
-// Package fallback tests limiters whose Redis is away: how that is noticed, what the process grants meanwhile, and the
-// errors.
+// Package fallback tests limiters whose Redis is away: how that is noticed, what the process grants
+// meanwhile, and the errors.
 package fallback
 
 import (

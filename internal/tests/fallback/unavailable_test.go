@@ -20,7 +20,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// unavailable_test.go tests the errors while Redis cannot be reached: what they wrap, and their texts.
+// unavailable_test.go tests the errors while Redis cannot be reached: what they wrap, and their
+// texts.
 
 // A faulty is a Redis that cannot serve calls.
 type faulty struct {
@@ -96,21 +97,27 @@ func faults() []faulty {
 			rdb.AddHook(saying("LOADING Redis is loading the dataset in memory"))
 			return rdb
 		}},
-		{name: "no connection is free", cause: redis.ErrPoolTimeout, text: "pool timeout", start: func(t *testing.T) *redis.Client {
-			s := redistest.Embedded(t)
-			options := &redis.Options{Addr: s.Addr, PoolSize: 1, PoolTimeout: 20 * ms}
-			// Since go-redis 9.23 pipelines have connections of their own. Older releases do not have the field.
-			if size := reflect.ValueOf(options).Elem().FieldByName("PipelinePoolSize"); size.IsValid() {
-				size.SetInt(-1)
-			}
-			rdb := client(t, options)
-			held := rdb.Conn()
-			if err := held.Ping(t.Context()).Err(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = held.Close() })
-			return rdb
-		}},
+		{
+			name:  "no connection is free",
+			cause: redis.ErrPoolTimeout,
+			text:  "pool timeout",
+			start: func(t *testing.T) *redis.Client {
+				s := redistest.Embedded(t)
+				options := &redis.Options{Addr: s.Addr, PoolSize: 1, PoolTimeout: 20 * ms}
+				// Since go-redis 9.23 pipelines have connections of their own. Older releases do not have the
+				// field.
+				if size := reflect.ValueOf(options).Elem().FieldByName("PipelinePoolSize"); size.IsValid() {
+					size.SetInt(-1)
+				}
+				rdb := client(t, options)
+				held := rdb.Conn()
+				if err := held.Ping(t.Context()).Err(); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = held.Close() })
+				return rdb
+			},
+		},
 	}
 }
 
@@ -130,8 +137,8 @@ func saying(err redisError) redis.Hook {
 	}
 }
 
-// For every method, fault and deadline, an error wraps the error of the caller's context if it has ended, else
-// ErrUnavailable, and never both. Its text has one cause.
+// For every method, fault and deadline, an error wraps the error of the caller's context if it has
+// ended, else ErrUnavailable, and never both. Its text has one cause.
 func TestErrorsWhileRedisIsAway(t *testing.T) {
 	t.Parallel()
 	const timeout = time.Second
@@ -197,8 +204,8 @@ func TestErrorsWhileRedisIsAway(t *testing.T) {
 	}
 }
 
-// TestNodesThatDisagreeAboutASlot: each of two nodes of a cluster sends callers to the other one. The redis client follows
-// only a few of these redirections.
+// TestNodesThatDisagreeAboutASlot: each of two nodes of a cluster sends callers to the other one.
+// The redis client follows only a few of these redirections.
 func TestNodesThatDisagreeAboutASlot(t *testing.T) {
 	t.Parallel()
 	ctx, nodes := t.Context(), redistest.Cluster(t, 2)

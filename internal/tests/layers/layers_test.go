@@ -1,4 +1,5 @@
-// Package layers tests which packages of the library import each other, and which files the root package has.
+// Package layers tests which packages of the library import each other, and which files the root
+// package has.
 package layers
 
 import (
@@ -8,11 +9,12 @@ import (
 	"testing"
 )
 
-// layers are the packages below the root package, the lowest first: each imports only packages of this module that stand
-// before it. Those that only tests and tools use are not among them.
+// layers are the packages below the root package, the lowest first: each imports only packages of
+// this module that stand before it. Those that only tests and tools use are not among them.
 var layers = []string{
 	"lua", "internal/span", "internal/serverinfo", "internal/record", "internal/keys", "internal/localwindow",
-	"internal/fairshare", "internal/denycache", "internal/lease", "internal/breaker", "internal/script", "internal/protocol",
+	"internal/fairshare", "internal/denycache", "internal/lease", "internal/breaker", "internal/script",
+	"internal/protocol",
 	"internal/localgrant", "internal/schedule",
 	"internal/exchange/pipeline", "internal/exchange", "internal/dispatch",
 }

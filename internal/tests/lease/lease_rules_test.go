@@ -16,14 +16,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// lease_rules_test.go tests when permits are taken ahead, how many, and that what is left of them comes back.
+// lease_rules_test.go tests when permits are taken ahead, how many, and that what is left of them
+// comes back.
 
 // aheadOf counts the permits that a client takes ahead.
 type aheadOf struct{ permits atomic.Int64 }
 
 func (a *aheadOf) Call(info rratelimiter.CallInfo) { a.permits.Add(info.Leased) }
 
-// A lease takes at most a quarter of what is free, never the last tenth of the rate, and nothing with a refusal.
+// A lease takes at most a quarter of what is free, never the last tenth of the rate, and nothing
+// with a refusal.
 func TestWhatALeaseTakes(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, test := range []struct {
@@ -84,7 +86,10 @@ func TestNoLeaseWhileOthersNeedThePermits(t *testing.T) {
 func TestALeaseByTheServersClockEnds(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(100)), rratelimiter.WithLease(100*ms), rratelimiter.WithServerTime())
+		l := p.RateLimiter(
+			"l", rratelimiter.WithRate(rratelimiter.PerMinute(100)), rratelimiter.WithLease(100*ms),
+			rratelimiter.WithServerTime(),
+		)
 		b.SleepTo(ms)
 		p.Wire.Back.Store(int64(20 * ms)) // the lease began when it was asked for
 		b.Try(l, 10)
@@ -101,8 +106,8 @@ func TestALeaseByTheServersClockEnds(t *testing.T) {
 	})
 }
 
-// The next lease is taken in the last quarter of a bucket, and follows at the end of the last one, so that no request waits
-// for a call.
+// The next lease is taken in the last quarter of a bucket, and follows at the end of the last one,
+// so that no request waits for a call.
 func TestTheNextLeaseFollows(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		var ahead aheadOf
@@ -133,7 +138,8 @@ func TestTheNextLeaseFollows(t *testing.T) {
 	})
 }
 
-// What a stalled call brings is given back if there is a lease. Once that is used up, the next call brings another one.
+// What a stalled call brings is given back if there is a lease. Once that is used up, the next call
+// brings another one.
 func TestALeaseIsTakenAfterAStalledCall(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
@@ -160,7 +166,8 @@ func TestALeaseIsTakenAfterAStalledCall(t *testing.T) {
 	})
 }
 
-// In a limiter with a short interval, leases end with shorter buckets, and are taken as often as these end.
+// In a limiter with a short interval, leases end with shorter buckets, and are taken as often as
+// these end.
 func TestLeasesOfAShortInterval(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		rig.MustTrySet(t, b.Process().RateLimiter("l"), rratelimiter.PerSecond(10_000), true)
@@ -178,7 +185,8 @@ func TestLeasesOfAShortInterval(t *testing.T) {
 	})
 }
 
-// What is granted from memory until the end of a lease counts for an interval after it, so the state lives as long.
+// What is granted from memory until the end of a lease counts for an interval after it, so the
+// state lives as long.
 func TestTheStateLivesAsLongAsALease(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -260,17 +268,21 @@ func TestWhatIsLeftOfALeaseGoesOn(t *testing.T) {
 		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
 		rig.MustTry(t, l, 100, true)
 		tap.Plan(rig.Plan{Cut: true, Replies: 1, Then: func() { rig.MustTry(t, l, 80, true) }}) // of 100 ahead
-		rig.MustTry(t, l, 200, true)                                                            // more than the lease has: its call takes more ahead
+		// more than the lease has: its call takes more ahead
+		rig.MustTry(t, l, 200, true)
 		rig.EndLeases(t, l)
 		rig.Soon(t, "the return of all that is unused", func() bool { return r.Free(r.Limiter("l")) == 10_000-380 })
 	})
 }
 
-// What is left of a short lease comes back soon, though another limiter of the client has a lease that lasts longer.
+// What is left of a short lease comes back soon, though another limiter of the client has a lease
+// that lasts longer.
 func TestAShortLeaseDoesNotWaitForALongOne(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		long := p.RateLimiter("long", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(5*time.Minute))
+		long := p.RateLimiter(
+			"long", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(5*time.Minute),
+		)
 		short := p.RateLimiter("short", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(100*ms))
 		rig.MustTry(t, long, 10, true)
 		rig.MustTry(t, short, 10, true)
@@ -281,8 +293,9 @@ func TestAShortLeaseDoesNotWaitForALongOne(t *testing.T) {
 	})
 }
 
-// queued makes a request that takes permits ahead, one that queues behind it, and a third, from the lease, while the call
-// of the second is in flight: once that is over, more is to be taken ahead, unless what follows the third prevents it.
+// queued makes a request that takes permits ahead, one that queues behind it, and a third, from the
+// lease, while the call of the second is in flight: once that is over, more is to be taken ahead,
+// unless what follows the third prevents it.
 func queued(r *rig.Rig, then func(l *rratelimiter.Limiter)) (*rratelimiter.Client, *rratelimiter.Limiter) {
 	client, tap := r.Tapped()
 	l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
@@ -309,7 +322,8 @@ func TestWhatIsLeftOfALeaseIsGivenBack(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		queued(r, func(*rratelimiter.Limiter) { r.Advance(2 * time.Minute) })
-		// Of 10,000, 390 are granted, and the next lease has a quarter of what was free when 400 were taken.
+		// Of 10,000, 390 are granted, and the next lease has a quarter of what was free when 400 were
+		// taken.
 		rig.Soon(t, "the return of what is unused", func() bool { return r.Free(r.Limiter("l")) == 10_000-390-2400 })
 	})
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// lease_schedule_test.go runs clients with and without leases through random schedules: clocks that differ and jump,
-// crashes, lost requests and replies, slow connections, and rates that change. The same beside Redisson's script is in
-// compat/differential.
+// lease_schedule_test.go runs clients with and without leases through random schedules: clocks that
+// differ and jump, crashes, lost requests and replies, slow connections, and rates that change. The
+// same beside Redisson's script is in compat/differential.
 
 // A story is one schedule.
 type story struct {
@@ -110,7 +110,8 @@ func (s *story) ask(a *actor, n int64) {
 	})
 }
 
-// upTo returns a random time up to d, in whole µs: scores are no finer, and windows are judged to the ns.
+// upTo returns a random time up to d, in whole µs: scores are no finer, and windows are judged to
+// the ns.
 func (s *story) upTo(d time.Duration) time.Duration {
 	return time.Duration(s.random.Int64N(int64(d) + 1)).Truncate(time.Microsecond)
 }
@@ -161,8 +162,9 @@ func (s *story) change(a *actor, permits int64) {
 	s.changes = append(s.changes, c)
 }
 
-// judge checks all windows. Leases that others hold while the rate changes can be granted for late: windows that begin
-// before that are bound only by the highest of the rates, and not at all where grants were forgotten.
+// judge checks all windows. Leases that others hold while the rate changes can be granted for late:
+// windows that begin before that are bound only by the highest of the rates, and not at all where
+// grants were forgotten.
 func (s *story) judge(late time.Duration) (full bool) {
 	check := func(what string, from, until time.Time, permits int64) {
 		var part []window.Grant
@@ -199,8 +201,9 @@ func (s *story) judge(late time.Duration) (full bool) {
 	return full
 }
 
-// TestLeasesInRandomSchedules: no window of the interval holds more than the rate, and nothing is lost for longer than an
-// interval and the time of a lease. Schedules are random, so there are more of them until enough has happened.
+// TestLeasesInRandomSchedules: no window of the interval holds more than the rate, and nothing is
+// lost for longer than an interval and the time of a lease. Schedules are random, so there are more
+// of them until enough has happened.
 func TestLeasesInRandomSchedules(t *testing.T) {
 	schedules := 40
 	if testing.Short() || rig.RaceDetector {
@@ -209,7 +212,8 @@ func TestLeasesInRandomSchedules(t *testing.T) {
 	var leased, lost atomic.Int64
 	var full, grants, restarts int
 	enough := func() bool {
-		return leased.Load() >= int64(20*schedules) && lost.Load() >= int64(schedules) && restarts >= schedules/2 && full >= schedules/2
+		return leased.Load() >= int64(20*schedules) && lost.Load() >= int64(schedules) && restarts >= schedules/2 &&
+			full >= schedules/2
 	}
 	first, played := rand.Uint64N(1<<32), 0
 	for ; played < schedules || played < 8*schedules && !enough(); played++ {
@@ -231,8 +235,10 @@ func TestLeasesInRandomSchedules(t *testing.T) {
 			})
 		})
 	}
-	t.Logf("%d schedules from seed %d on: %d grants, %d permits taken ahead, %d requests or replies lost, %d restarts, in %d a window was full",
-		played, first, grants, leased.Load(), lost.Load(), restarts, full)
+	t.Logf(
+		"%d schedules from seed %d on: %d grants, %d permits taken ahead, %d requests or replies lost, %d restarts, in %d a window was full",
+		played, first, grants, leased.Load(), lost.Load(), restarts, full,
+	)
 	if !enough() {
 		t.Error("too little happened to show anything")
 	}
@@ -245,7 +251,9 @@ func (s *story) alone() bool {
 
 func (s *story) play() {
 	r := s.random
-	s.rate = rratelimiter.Rate{Permits: []int64{8, 40, 400}[r.IntN(3)], Interval: []time.Duration{time.Second, 10 * time.Second}[r.IntN(2)]}
+	s.rate = rratelimiter.Rate{
+		Permits: []int64{8, 40, 400}[r.IntN(3)], Interval: []time.Duration{time.Second, 10 * time.Second}[r.IntN(2)],
+	}
 	s.lease = s.rate.Interval / time.Duration([]int{10, 20, 100}[r.IntN(3)])
 	changes, jumps := r.IntN(3) == 0, r.IntN(3) == 0
 	first := s.rate.Permits

@@ -21,8 +21,9 @@ import (
 
 // lease_test.go tests permits that are taken ahead (WithLease).
 
-// Clients with leases, and one without, share a limiter in real time: by the callers' clocks no window of the interval
-// holds more than the rate, at any demand; at a demand above the rate most of it is used.
+// Clients with leases, and one without, share a limiter in real time: by the callers' clocks no
+// window of the interval holds more than the rate, at any demand; at a demand above the rate most
+// of it is used.
 func TestNoWindowAboveTheRateWithLeases(t *testing.T) {
 	redis := redistest.Real(t)
 	const lease, lasts = 10 * time.Millisecond, 800 * time.Millisecond
@@ -91,7 +92,8 @@ func TestNoWindowAboveTheRateWithLeases(t *testing.T) {
 	}
 }
 
-// Requests that a lease answers need no call; what it was not needed for comes back, and a change by this client ends it.
+// Requests that a lease answers need no call; what it was not needed for comes back, and a change
+// by this client ends it.
 func TestALeaseAnswersWithoutACall(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		calls := &rig.Log{}
@@ -109,8 +111,10 @@ func TestALeaseAnswersWithoutACall(t *testing.T) {
 		if n := len(calls.All()); n > 100 {
 			t.Errorf("%d calls for 5,000 requests", n)
 		}
-		rig.Soon(t, "the end of the last refill", func() bool { return !rig.Core(client).Look("l").InFlight }) // a change makes it void
-		if released, err := l.Release(t.Context(), 1); released != 1 || err != nil {                           // ends the lease
+		// a change makes it void
+		rig.Soon(t, "the end of the last refill", func() bool { return !rig.Core(client).Look("l").InFlight })
+		// ends the lease
+		if released, err := l.Release(t.Context(), 1); released != 1 || err != nil {
 			t.Fatal(released, err)
 		}
 		leases := int64(1)
@@ -122,7 +126,8 @@ func TestALeaseAnswersWithoutACall(t *testing.T) {
 		rig.Soon(t, "the return of what is unused", func() bool {
 			free, err := l.AvailablePermits(t.Context())
 			counted := 100_000 - free + 1 - granted.Load()
-			return err == nil && counted >= 0 && counted < leases*100 // of each lease, what is less than a hundredth in d is not given back
+			// of each lease, what is less than a hundredth in d is not given back
+			return err == nil && counted >= 0 && counted < leases*100
 		})
 	})
 }
@@ -180,8 +185,8 @@ func TestALeaseEnds(t *testing.T) {
 	}
 }
 
-// A change by this client is executed between the call of a lease and its reply, and so is a grant after it, in a record with
-// the score of the lease. That record stays whole.
+// A change by this client is executed between the call of a lease and its reply, and so is a grant
+// after it, in a record with the score of the lease. That record stays whole.
 func TestALeaseFromBeforeAChangeTakesNothingFromLaterRecords(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rate := rratelimiter.PerHour(1000)
@@ -263,7 +268,8 @@ func TestNoLeaseDuringAChange(t *testing.T) {
 		client, tap := r.Tapped()
 		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
 		rig.MustSet(t, l, rratelimiter.PerHour(1000))
-		tap.Plan(rig.Plan{Cut: true, Replies: 1, Then: func() { rig.MustTry(t, l, 100, true) }}) // the release is executed before
+		// the release is executed before
+		tap.Plan(rig.Plan{Cut: true, Replies: 1, Then: func() { rig.MustTry(t, l, 100, true) }})
 		if _, err := l.Release(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
@@ -315,7 +321,8 @@ func TestALeaseOfAReplacedLimiterEnds(t *testing.T) {
 	})
 }
 
-// If a call after a refill does not arrive, its retry does not take the record of the refill for its own.
+// If a call after a refill does not arrive, its retry does not take the record of the refill for
+// its own.
 func TestALostReplyAfterARefill(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -329,8 +336,8 @@ func TestALostReplyAfterARefill(t *testing.T) {
 	})
 }
 
-// If the reply to the call that takes a lease is lost, the next attempt finds both what its caller was granted and the
-// lease; nothing is taken twice.
+// If the reply to the call that takes a lease is lost, the next attempt finds both what its caller
+// was granted and the lease; nothing is taken twice.
 func TestALostReplyWithALease(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -350,8 +357,9 @@ func TestALostReplyWithALease(t *testing.T) {
 	})
 }
 
-// Redisson releases permits between the attempts of a call that takes a lease. The retry repairs the surplus, and so removes
-// the record of the attempt itself; its caller still gets what was granted.
+// Redisson releases permits between the attempts of a call that takes a lease. The retry repairs
+// the surplus, and so removes the record of the attempt itself; its caller still gets what was
+// granted.
 func TestALostReplyWithALeaseAndASurplus(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -365,11 +373,14 @@ func TestALostReplyWithALeaseAndASurplus(t *testing.T) {
 	})
 }
 
-// AllowAll is answered from leases if all limiters have one that is large enough; otherwise what it took goes back.
+// AllowAll is answered from leases if all limiters have one that is large enough; otherwise what it
+// took goes back.
 func TestAllowAllFromLeases(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
-		opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute)}
+		opts := []rratelimiter.LimiterOption{
+			rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute),
+		}
 		a, b := r.Limiter("a", opts...), r.Limiter("b", opts...)
 		rig.MustTry(t, a, 40, true)
 		rig.MustTry(t, b, 10, true) // each has as many ahead
@@ -385,7 +396,11 @@ func TestAllowAllFromLeases(t *testing.T) {
 		for _, l := range []*rratelimiter.Limiter{a, b} {
 			rig.EndLeases(t, l)
 		}
-		rig.Soon(t, "the return of what is unused", func() bool { return r.Free(r.Limiter("a")) == 950 && r.Free(r.Limiter("b")) == 485 })
+		rig.Soon(
+			t,
+			"the return of what is unused",
+			func() bool { return r.Free(r.Limiter("a")) == 950 && r.Free(r.Limiter("b")) == 485 },
+		)
 	})
 }
 
@@ -393,7 +408,9 @@ func TestAllowAllFromLeases(t *testing.T) {
 func TestTakeAllFromLeases(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
-		opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute)}
+		opts := []rratelimiter.LimiterOption{
+			rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute),
+		}
 		a, b := r.Limiter("a", opts...), r.Limiter("b", opts...)
 		rig.MustTry(t, r.Limiter("a", opts[0]), 5, true)
 		oldest := r.Now()
@@ -416,7 +433,11 @@ func TestTakeAllFromLeases(t *testing.T) {
 		for _, l := range []*rratelimiter.Limiter{a, b} {
 			rig.EndLeases(t, l)
 		}
-		rig.Soon(t, "the return of what is unused", func() bool { return r.Free(r.Limiter("a")) == 955 && r.Free(r.Limiter("b")) == 990 })
+		rig.Soon(
+			t,
+			"the return of what is unused",
+			func() bool { return r.Free(r.Limiter("a")) == 955 && r.Free(r.Limiter("b")) == 990 },
+		)
 	})
 }
 
@@ -425,7 +446,9 @@ func TestLeasesOfManyNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := limittest.NewRealTime(t).Client()
 		for i := range 2 * dispatch.SpareQueues {
-			l := client.RateLimiter(fmt.Sprint("name ", i), rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithLease(time.Second))
+			l := client.RateLimiter(
+				fmt.Sprint("name ", i), rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithLease(time.Second),
+			)
 			rig.MustTry(t, l, 1, true)
 		}
 		time.Sleep(3 * time.Second)
@@ -440,7 +463,9 @@ func TestLeasesOfManyNames(t *testing.T) {
 func TestAllowAllTakesLeases(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
-		opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute)}
+		opts := []rratelimiter.LimiterOption{
+			rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute),
+		}
 		a, b := r.Limiter("a", opts...), r.Limiter("b", opts...)
 		ask := func() {
 			t.Helper()
@@ -467,7 +492,9 @@ func TestAllowAllTakesLeases(t *testing.T) {
 func TestStateTellsWhatIsLeased(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
-		opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute)}
+		opts := []rratelimiter.LimiterOption{
+			rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute),
+		}
 		l, plain := r.Limiter("l", opts...), r.Limiter("l")
 		leased := func(want int64) {
 			t.Helper()
@@ -489,11 +516,14 @@ func TestStateTellsWhatIsLeased(t *testing.T) {
 	})
 }
 
-// The demand for a limiter is remembered for the length of a lease after the last one, and then forgotten.
+// The demand for a limiter is remembered for the length of a lease after the last one, and then
+// forgotten.
 func TestTheNextLeaseIsAsLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := limittest.NewRealTime(t).Client()
-		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(100_000)), rratelimiter.WithLease(time.Second))
+		l := client.RateLimiter(
+			"l", rratelimiter.WithRate(rratelimiter.PerMinute(100_000)), rratelimiter.WithLease(time.Second),
+		)
 		use := func(n int) {
 			for range n {
 				rig.MustTry(t, l, 1, true)
@@ -529,7 +559,8 @@ func TestTheNextLeaseIsAsLarge(t *testing.T) {
 	})
 }
 
-// With the longest interval, all permits of a lease are free after the longest time that a Duration holds.
+// With the longest interval, all permits of a lease are free after the longest time that a Duration
+// holds.
 func TestLeaseOfTheLongestInterval(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()

@@ -1,4 +1,5 @@
-// Package lease tests WithLease: permits that a process takes ahead of demand, and grants without a call.
+// Package lease tests WithLease: permits that a process takes ahead of demand, and grants without a
+// call.
 package lease
 
 import (

@@ -58,7 +58,8 @@ func TestRecordsAreFreedInTheBackground(t *testing.T) {
 		r.Must(r.Redis.ConfigResetStat(t.Context()).Err())
 		r.Must(remove())
 		calls := r.Redis.Info(t.Context(), "commandstats").Val()
-		if strings.Contains(calls, "cmdstat_del:") || !strings.Contains(calls, "cmdstat_unlink:") || r.Redis.Exists(t.Context(), "{rl}:permits").Val() != 0 {
+		if strings.Contains(calls, "cmdstat_del:") || !strings.Contains(calls, "cmdstat_unlink:") ||
+			r.Redis.Exists(t.Context(), "{rl}:permits").Val() != 0 {
 			t.Errorf("%s called\n%s", what, calls)
 		}
 	}

@@ -1,4 +1,5 @@
-// Package names tests the keys of a limiter: how its name and the id of a client make them, Rename, Delete, and TTLs.
+// Package names tests the keys of a limiter: how its name and the id of a client make them, Rename,
+// Delete, and TTLs.
 package names
 
 import (

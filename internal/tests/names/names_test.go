@@ -79,17 +79,20 @@ func TestErrorsQuoteNames(t *testing.T) {
 	rdb := redistest.Shared(t).Client()
 	for what, name := range hostileNames {
 		_, err := rratelimiter.NewClient(rdb, rig.Patient).RateLimiter(name).Allow(t.Context(), 1)
-		if !errors.Is(err, rratelimiter.ErrNotInitialized) || len(err.Error()) > 1000 || strings.ContainsAny(err.Error(), "\r\n\x00\u202e") {
+		if !errors.Is(err, rratelimiter.ErrNotInitialized) || len(err.Error()) > 1000 ||
+			strings.ContainsAny(err.Error(), "\r\n\x00\u202e") {
 			t.Errorf("%s: %.2000q", what, err)
 		}
 	}
-	refused := rratelimiter.NewClient(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"192.0.2.1:1"}})).RateLimiter(hostileNames["a megabyte of braces"])
+	refused := rratelimiter.NewClient(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"192.0.2.1:1"}})).
+		RateLimiter(hostileNames["a megabyte of braces"])
 	if _, err := refused.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrCrossSlotName) || len(err.Error()) > 1000 {
 		t.Errorf("%.2000q", err)
 	}
 }
 
-// Commands so long that the server would close the connection, and so fail the calls of other limiters, are not sent.
+// Commands so long that the server would close the connection, and so fail the calls of other
+// limiters, are not sent.
 func TestNamesThatNoServerTakesAreRefused(t *testing.T) {
 	c := rratelimiter.NewClient(rig.RefusingClient(t), rratelimiter.WithClientID("me"))
 	long := strings.Repeat("x", keys.MaxBytes/keys.Count)

@@ -51,7 +51,8 @@ func TestRenameTakesAllState(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.SameState(to, rratelimiter.State{
-				Rate: want.Rate, Available: 4, Used: 6, Records: 2, Oldest: want.Oldest, Newest: want.Newest, TTL: time.Hour, Consistent: true,
+				Rate: want.Rate, Available: 4, Used: 6, Records: 2, Oldest: want.Oldest, Newest: want.Newest, TTL: time.Hour,
+				Consistent: true,
 			})
 			if there, err := from.Exists(ctx); there || err != nil || r.Redis.DBSize(ctx).Val() != 3 {
 				t.Errorf("the old limiter is there: %v, %v; %v", there, err, r.Dump())
@@ -68,7 +69,8 @@ func TestRenameTakesAllState(t *testing.T) {
 				t.Errorf("RenameNX to a new name: %v, %v", done, err)
 			}
 			r.SameState(r.Limiter("third"), rratelimiter.State{
-				Rate: want.Rate, Available: 4, Used: 6, Records: 2, Oldest: want.Oldest, Newest: want.Newest, TTL: time.Hour, Consistent: true,
+				Rate: want.Rate, Available: 4, Used: 6, Records: 2, Oldest: want.Oldest, Newest: want.Newest, TTL: time.Hour,
+				Consistent: true,
 			})
 		}
 	})
@@ -93,7 +95,8 @@ func TestRenameOntoItsOwnKeyIsRefused(t *testing.T) {
 	})
 }
 
-// Keys of the new name that have another type belong to another program: they are neither replaced nor removed.
+// Keys of the new name that have another type belong to another program: they are neither replaced
+// nor removed.
 func TestRenameReplacesNoKeyOfAnotherProgram(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for at := range keys.Count {

@@ -15,7 +15,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// ttl_test.go tests the TTLs of a limiter: those of KeepAlive and Expire, and those that its own keys of a client have.
+// ttl_test.go tests the TTLs of a limiter: those of KeepAlive and Expire, and those that its own
+// keys of a client have.
 
 func TestStateLivesAsLongAsTheConfiguration(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -67,8 +68,11 @@ func TestStateLivesAsLongAsTheConfiguration(t *testing.T) {
 			r.Must(r.Redis.PExpire(ctx, "rl", time.Minute).Err())
 			r.Try(l, 1)
 			r.CheckTTL(time.Minute, "rl", "{rl}:value", "{rl}:permits")
-			r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(5), Available: 4, Used: 1, Records: 1, Oldest: r.Now(),
-				Newest: r.Now(), TTL: time.Minute, Consistent: true})
+			r.SameState(
+				l,
+				rratelimiter.State{Rate: rratelimiter.PerMinute(5), Available: 4, Used: 1, Records: 1, Oldest: r.Now(),
+					Newest: r.Now(), TTL: time.Minute, Consistent: true},
+			)
 		}
 	})
 }
@@ -131,8 +135,8 @@ func TestKeepAliveRenewsAllThreeKeys(t *testing.T) {
 	})
 }
 
-// TestExpireForgetsLiveGrants: a limiter in use ends with its TTL, and so do the grants that still count. With a keep-alive it
-// goes on.
+// TestExpireForgetsLiveGrants: a limiter in use ends with its TTL, and so do the grants that still
+// count. With a keep-alive it goes on.
 func TestExpireForgetsLiveGrants(t *testing.T) {
 	for _, kept := range []bool{false, true} {
 		server := limittest.New(t)
@@ -156,8 +160,9 @@ func TestExpireForgetsLiveGrants(t *testing.T) {
 	}
 }
 
-// While callers wait, their process calls again when permits return: at the latest an interval later. A limiter lives longer
-// than that, even if its keep-alive is as short as its interval, and whatever other processes call meanwhile.
+// While callers wait, their process calls again when permits return: at the latest an interval
+// later. A limiter lives longer than that, even if its keep-alive is as short as its interval, and
+// whatever other processes call meanwhile.
 func TestALimiterOutlivesTheWaitOfItsCallers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, kind := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
@@ -222,7 +227,10 @@ func TestAClientsOwnPairLeavesByItself(t *testing.T) {
 				r := rig.New(t, s)
 				r.Wipe()
 				l := r.Limiter("rl")
-				r.SetRate(l, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: 10 * time.Second, KeepAlive: test.keepAlive})
+				r.SetRate(
+					l,
+					rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: 10 * time.Second, KeepAlive: test.keepAlive},
+				)
 				if test.ttl > 0 {
 					r.Must(r.Redis.PExpire(ctx, "rl", test.ttl).Err())
 				}
@@ -242,8 +250,11 @@ func TestAClientsOwnPairLeavesByItself(t *testing.T) {
 					KeepAlive: test.keepAlive}, rratelimiter.KeepState())
 				r.CheckTTL(test.want, own...)
 				r.SameState(l, rratelimiter.State{
-					Rate:      rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 6, Interval: 10 * time.Second, KeepAlive: test.keepAlive},
-					Available: 3, Used: 3, Records: 2, Oldest: r.Now(), Newest: r.Now(), TTL: max(test.ttl, test.keepAlive), Consistent: true,
+					Rate: rratelimiter.Rate{
+						Type: rratelimiter.PerClient, Permits: 6, Interval: 10 * time.Second, KeepAlive: test.keepAlive,
+					},
+					Available: 3, Used: 3, Records: 2, Oldest: r.Now(), Newest: r.Now(), TTL: max(test.ttl, test.keepAlive),
+					Consistent: true,
 				})
 				r.CheckTTL(-1, "{rl}:value", "{rl}:permits")
 			})
@@ -331,7 +342,8 @@ func TestExpireConditions(t *testing.T) {
 	})
 }
 
-// A configuration that is lost and made again lives on; its state, which is older, must not end before it.
+// A configuration that is lost and made again lives on; its state, which is older, must not end
+// before it.
 func TestAStateLivesAsLongAsItsNewConfiguration(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -366,7 +378,8 @@ func TestAStateLivesAsLongAsItsNewConfiguration(t *testing.T) {
 	})
 }
 
-// A state that ends with the TTL of a configuration, but a little after it, does not count for a new limiter.
+// A state that ends with the TTL of a configuration, but a little after it, does not count for a
+// new limiter.
 func TestANewLimiterHasNoStateOfAnEndedOne(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)

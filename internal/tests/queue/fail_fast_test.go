@@ -11,7 +11,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// acquireBy makes a Call of Acquire whose context has a deadline, after the given time since the bubble began.
+// acquireBy makes a Call of Acquire whose context has a deadline, after the given time since the
+// bubble began.
 func acquireBy(b *rig.Bubble, l *rratelimiter.Limiter, n int64, deadline time.Duration) *rig.Call {
 	return b.Call(func(ctx context.Context) (bool, error) {
 		ctx, cancel := context.WithDeadline(ctx, b.Start.Add(deadline))
@@ -21,7 +22,8 @@ func acquireBy(b *rig.Bubble, l *rratelimiter.Limiter, n int64, deadline time.Du
 	})
 }
 
-// failedFast checks that a call failed at a time, because its permits are free at another time at the earliest.
+// failedFast checks that a call failed at a time, because its permits are free at another time at
+// the earliest.
 func failedFast(b *rig.Bubble, what string, c *rig.Call, at, free time.Duration) {
 	b.T.Helper()
 	b.Ended(what, c, false, at)
@@ -73,7 +75,8 @@ func TestWithoutFailFastACallerWaits(t *testing.T) {
 	})
 }
 
-// The callers in front take their permits first: the permits of each group of 10 return an interval after those of the group before.
+// The callers in front take their permits first: the permits of each group of 10 return an interval
+// after those of the group before.
 func TestFailFastCountsTheCallersInFront(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		l := b.Process().RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFailFast())
@@ -116,7 +119,9 @@ func TestFailFastWhenAnotherProcessTakesThePermits(t *testing.T) {
 func TestFailFastWaitsForRedis(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFailFast(), rratelimiter.WithFallback(0.1))
+		l := p.RateLimiter(
+			"l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFailFast(), rratelimiter.WithFallback(0.1),
+		)
 		mend := p.Wire.Fail(rig.ErrRefused)
 		b.Granted("by the process", b.Try(l, 1), 0)
 		c := acquireBy(b, l, 1, 900*ms)
@@ -132,7 +137,8 @@ func TestFailFastWaitsForRedis(t *testing.T) {
 
 func TestFailFastByTheServersClock(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
-		l := b.Process().RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFailFast(), rratelimiter.WithServerTime())
+		l := b.Process().
+			RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFailFast(), rratelimiter.WithServerTime())
 		b.Granted("the first", b.Try(l, 10), 0)
 		c := acquireBy(b, l, 1, 500*ms)
 		var late *rratelimiter.NotInTimeError

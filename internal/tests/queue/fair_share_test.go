@@ -20,9 +20,10 @@ import (
 // A meeting starts Redisson threads on a limiter of which Go processes take every permit.
 type meeting struct {
 	rate    rratelimiter.Rate
-	gos     int           // processes
-	callers int           // of each; 0: four
-	timeout time.Duration // of their requests: a quarter of it to five quarters; 0: they wait without one
+	gos     int // processes
+	callers int // of each; 0: four
+	// of their requests: a quarter of it to five quarters; 0: they wait without one
+	timeout time.Duration
 	threads int           // of Redisson
 	n       int64         // permits per request of a thread
 	tick    time.Duration // of their timer
@@ -32,11 +33,12 @@ type meeting struct {
 	seed    uint64        // random seed of all start times and delays
 	early   time.Duration // in which only the Go processes run; 0: three intervals, at least 3 s
 
-	granted func(process int, waited time.Duration) // is called for each request of a Go process that comes later and is granted; may be nil
+	// is called for each request of a Go process that comes later and is granted; may be nil
+	granted func(process int, waited time.Duration)
 }
 
-// run first runs only the Go processes, then both sides for the given time. It returns the fraction of the rate that
-// each side got in that time.
+// run first runs only the Go processes, then both sides for the given time. It returns the fraction
+// of the rate that each side got in that time.
 func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 	t.Helper()
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
@@ -51,7 +53,8 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 			defer mu.Unlock()
 			return time.Duration(random.Int64N(int64(d) + 1))
 		}
-		way := func() time.Duration { return 50*time.Microsecond + upTo(100*time.Microsecond) } // travel time to the server, and back
+		// travel time to the server, and back
+		way := func() time.Duration { return 50*time.Microsecond + upTo(100*time.Microsecond) }
 		count := func(sum *int64, n int64) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -129,7 +132,8 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 	return java, gos
 }
 
-// Whatever the phase of its timer ticks, Redisson soon gets its share of a limiter that was saturated when it came.
+// Whatever the phase of its timer ticks, Redisson soon gets its share of a limiter that was
+// saturated when it came.
 func TestRedissonGetsPermitsAtAnyPhase(t *testing.T) {
 	rig.Long(t)
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
@@ -137,7 +141,9 @@ func TestRedissonGetsPermitsAtAnyPhase(t *testing.T) {
 		t.Run(fmt.Sprint(phase), func(t *testing.T) {
 			t.Parallel()
 			m := meeting{
-				rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, phase: time.Duration(phase) * ms, seed: uint64(phase),
+				rate: rratelimiter.PerSecond(
+					20,
+				), gos: 1, threads: 4, n: 1, tick: 100 * ms, phase: time.Duration(phase) * ms, seed: uint64(phase),
 			}
 			if java, gos := m.run(t, 7*time.Second); java < 0.2 || gos < 0.3 || java+gos < 0.95 {
 				t.Errorf("of what the rate allows Redisson had %.1f %%, Go %.1f %%", 100*java, 100*gos)
@@ -146,7 +152,8 @@ func TestRedissonGetsPermitsAtAnyPhase(t *testing.T) {
 	}
 }
 
-// Redisson gets its share on any limiter and machine. The least accepted is about half of its share in the long run.
+// Redisson gets its share on any limiter and machine. The least accepted is about half of its share
+// in the long run.
 func TestRedissonGetsPermits(t *testing.T) {
 	rig.Long(t)
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
@@ -156,20 +163,67 @@ func TestRedissonGetsPermits(t *testing.T) {
 		both  time.Duration
 		least float64
 	}{
-		"a busy machine":         {meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second, 0.2},
-		"a faster timer":         {meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 28 * ms, late: busy}, 7 * time.Second, 0.2},
-		"a single thread":        {meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 1, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second, 0.2},
-		"a server that knows it": {meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy, known: true}, 7 * time.Second, 0.2},
-		"three Go processes":     {meeting{rate: rratelimiter.PerSecond(40), gos: 3, threads: 4, n: 1, tick: 100 * ms, late: busy}, 14 * time.Second, 0.1},
-		"many permits at a time": {meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 4, tick: 100 * ms}, 40 * time.Second, 0.2},
-		"a short interval":       {meeting{rate: rratelimiter.Rate{Permits: 10, Interval: 250 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms}, 7 * time.Second, 0.15},
-		"a very short interval":  {meeting{rate: rratelimiter.Rate{Permits: 5, Interval: 100 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms}, 7 * time.Second, 0.1},
-		"ten milliseconds":       {meeting{rate: rratelimiter.Rate{Permits: 2, Interval: 10 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 10 * time.Second, 0.01},
-		"callers with timeouts":  {meeting{rate: rratelimiter.PerSecond(20), gos: 1, callers: 10, timeout: 1500 * ms, threads: 4, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second, 0.2},
-		"many that leave soon":   {meeting{rate: rratelimiter.PerSecond(20), gos: 1, callers: 20, timeout: 400 * ms, threads: 4, n: 1, tick: 100 * ms, late: busy}, 10 * time.Second, 0.2},
-		"few permits":            {meeting{rate: rratelimiter.PerSecond(3), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 30 * time.Second, 0.2},
-		"one permit":             {meeting{rate: rratelimiter.PerSecond(1), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 2 * time.Minute, 0.2},
-		"a long interval":        {meeting{rate: rratelimiter.PerMinute(30), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 6 * time.Minute, 0.2},
+		"a busy machine": {
+			meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second,
+			0.2,
+		},
+		"a faster timer": {
+			meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 28 * ms, late: busy}, 7 * time.Second, 0.2,
+		},
+		"a single thread": {
+			meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 1, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second,
+			0.2,
+		},
+		"a server that knows it": {
+			meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy, known: true},
+			7 * time.Second, 0.2,
+		},
+		"three Go processes": {
+			meeting{rate: rratelimiter.PerSecond(40), gos: 3, threads: 4, n: 1, tick: 100 * ms, late: busy}, 14 * time.Second,
+			0.1,
+		},
+		"many permits at a time": {
+			meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 4, tick: 100 * ms}, 40 * time.Second, 0.2,
+		},
+		"a short interval": {
+			meeting{rate: rratelimiter.Rate{Permits: 10, Interval: 250 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms},
+			7 * time.Second, 0.15,
+		},
+		"a very short interval": {
+			meeting{rate: rratelimiter.Rate{Permits: 5, Interval: 100 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms},
+			7 * time.Second, 0.1,
+		},
+		"ten milliseconds": {
+			meeting{
+				rate: rratelimiter.Rate{Permits: 2, Interval: 10 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy,
+			},
+			10 * time.Second, 0.01,
+		},
+		"callers with timeouts": {
+			meeting{
+				rate: rratelimiter.PerSecond(20), gos: 1, callers: 10, timeout: 1500 * ms, threads: 4, n: 1, tick: 100 * ms,
+				late: busy,
+			},
+			7 * time.Second, 0.2,
+		},
+		"many that leave soon": {
+			meeting{
+				rate: rratelimiter.PerSecond(20), gos: 1, callers: 20, timeout: 400 * ms, threads: 4, n: 1, tick: 100 * ms,
+				late: busy,
+			},
+			10 * time.Second, 0.2,
+		},
+		"few permits": {
+			meeting{rate: rratelimiter.PerSecond(3), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 30 * time.Second,
+			0.2,
+		},
+		"one permit": {
+			meeting{rate: rratelimiter.PerSecond(1), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 2 * time.Minute, 0.2,
+		},
+		"a long interval": {
+			meeting{rate: rratelimiter.PerMinute(30), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 6 * time.Minute,
+			0.2,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -197,8 +251,8 @@ func TestLeavingPermitsCostsLittle(t *testing.T) {
 	}
 }
 
-// If Redisson uses limiters on the server, a queue that gets all permits leaves a few for a moment in each period, for
-// a client that may wait for them. At other times it asks on time.
+// If Redisson uses limiters on the server, a queue that gets all permits leaves a few for a moment
+// in each period, for a client that may wait for them. At other times it asks on time.
 func TestQueueThatGetsAllLeavesSomethingForRedisson(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
@@ -222,7 +276,8 @@ func TestQueueThatGetsAllLeavesSomethingForRedisson(t *testing.T) {
 	})
 }
 
-// On a limiter with few permits it leaves all of them, less often: with one permit a second, that one every 20 seconds.
+// On a limiter with few permits it leaves all of them, less often: with one permit a second, that
+// one every 20 seconds.
 func TestQueueOfFewLeavesAllForRedisson(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
@@ -311,7 +366,8 @@ func TestQueueYieldsNoLongerThanItPolls(t *testing.T) {
 	})
 }
 
-// Permits of several grants within five ms become one grant in the next interval, so that many waiting callers cost few calls.
+// Permits of several grants within five ms become one grant in the next interval, so that many
+// waiting callers cost few calls.
 func TestGrantsThatReturnTogetherBecomeOne(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()

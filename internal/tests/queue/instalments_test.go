@@ -84,7 +84,8 @@ func TestACallerLeavesBetweenInstalments(t *testing.T) {
 		mails.Cancel()
 		partly(b, "the mails", mails, 2500*ms, 60, context.Canceled)
 		other.Cancel()
-		if b.Ended("who has got nothing", other, false, 2500*ms); !errors.Is(other.Err, context.Canceled) || errors.As(other.Err, new(*rratelimiter.PartlyTakenError)) {
+		if b.Ended("who has got nothing", other, false, 2500*ms); !errors.Is(other.Err, context.Canceled) ||
+			errors.As(other.Err, new(*rratelimiter.PartlyTakenError)) {
 			t.Error(other.Err)
 		}
 		b.SleepTo(4 * time.Second)
@@ -145,10 +146,11 @@ func TestFailFastCountsAllInstalments(t *testing.T) {
 	})
 }
 
-// TestRandomInstalments: callers of two processes come and leave. They want permits of one limiter, some of them more than its rate,
-// or of two limiters at once. By the records in Redis no window holds more than the rate, and all that callers took was granted.
-// Each caller gets all it wants or is told what it has. Nearly nothing is wasted: the last permit is granted a few intervals
-// after a limiter that serves its callers one by one would have granted it.
+// TestRandomInstalments: callers of two processes come and leave. They want permits of one limiter,
+// some of them more than its rate, or of two limiters at once. By the records in Redis no window
+// holds more than the rate, and all that callers took was granted. Each caller gets all it wants or
+// is told what it has. Nearly nothing is wasted: the last permit is granted a few intervals after a
+// limiter that serves its callers one by one would have granted it.
 func TestRandomInstalments(t *testing.T) {
 	for seed := range int64(10) {
 		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
@@ -176,7 +178,9 @@ func TestRandomInstalments(t *testing.T) {
 					b.SleepTo(min(until, time.Since(b.Start)+300*ms))
 					look()
 				}
-				p, n, w := processes[random.Intn(2)], 1+random.Int63n(rate.Permits), &want{at: time.Since(b.Start), permits: []int64{0, 0}}
+				p, n, w := processes[random.Intn(2)], 1+random.Int63n(
+					rate.Permits,
+				), &want{at: time.Since(b.Start), permits: []int64{0, 0}}
 				switch random.Intn(4) {
 				case 0: // one limiter, in instalments
 					n += random.Int63n(3 * rate.Permits)
@@ -208,8 +212,8 @@ func TestRandomInstalments(t *testing.T) {
 	}
 }
 
-// checkTaken compares what callers took from a limiter with its records. It returns when the last permit would have been granted
-// ideally, and when it was.
+// checkTaken compares what callers took from a limiter with its records. It returns when the last
+// permit would have been granted ideally, and when it was.
 func checkTaken(
 	t *testing.T, what string, wants []*want, limiter int, log map[string]redis.Z, rate rratelimiter.Rate,
 ) (ideal, last time.Duration) {
@@ -240,7 +244,9 @@ func checkTaken(
 			t.Fatal(err)
 		}
 		stored += int64(r.Permits)
-		scores = append(scores, window.Score{Permits: int64(r.Permits), At: int64(1000 * z.Score), Added: int64(1000 * z.Score)})
+		scores = append(
+			scores, window.Score{Permits: int64(r.Permits), At: int64(1000 * z.Score), Added: int64(1000 * z.Score)},
+		)
 	}
 	if most, _ := window.LargestScores(scores, rate.Interval); most > rate.Permits {
 		t.Errorf("%s: a window holds %d permits of %v", what, most, rate)
@@ -251,7 +257,8 @@ func checkTaken(
 	return ideal, last
 }
 
-// Callers of another process that take permits whenever some are free do not stop the caller, nor it them.
+// Callers of another process that take permits whenever some are free do not stop the caller, nor
+// it them.
 func TestInstalmentsBesideABusyClient(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		l, other := byInstalments(b.Process(), rratelimiter.PerSecond(10)), b.Process().RateLimiter("l")

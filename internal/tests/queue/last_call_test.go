@@ -73,8 +73,9 @@ type hurried struct {
 	taken   int64      // by Redisson before
 }
 
-// Whatever else happens, a caller whose permits are free before it leaves gets them, unless Redisson takes them: behind other
-// callers, too, and if it asks for more permits than the fair share of its process. The calls for that are few.
+// Whatever else happens, a caller whose permits are free before it leaves gets them, unless
+// Redisson takes them: behind other callers, too, and if it asks for more permits than the fair
+// share of its process. The calls for that are few.
 func TestCallerGetsFreePermitsBeforeItLeaves(t *testing.T) {
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
 	seeds := uint64(30)
@@ -91,14 +92,18 @@ func TestCallerGetsFreePermitsBeforeItLeaves(t *testing.T) {
 			p, other := b.Process(), b.Process()
 			onlooker := other.RateLimiter("l")
 			l := p.RateLimiter("l")
-			rate := every([]time.Duration{2 * ms, 10 * ms, 40 * ms, 300 * ms, time.Second, 3 * time.Second}[random.IntN(6)], 1+random.Int64N(1+random.Int64N(30)))
+			rate := every(
+				[]time.Duration{2 * ms, 10 * ms, 40 * ms, 300 * ms, time.Second, 3 * time.Second}[random.IntN(6)],
+				1+random.Int64N(1+random.Int64N(30)),
+			)
 			rig.MustSet(t, l, rate)
 			took := upTo(2 * ms)
 			p.Wire.There.Store(int64(upTo(took)))
 			p.Wire.Back.Store(int64(took) - p.Wire.There.Load())
 			r := &javaModel{t: t, rdb: other.Redis, rate: rate}
 			r.take(1)
-			margin := 2*took + 2*ms // a call is in flight, and the next one takes as long; scores are whole ms
+			// a call is in flight, and the next one takes as long; scores are whole ms
+			margin := 2*took + 2*ms
 			usual := max(rate.Interval, 100*ms)
 			var mu sync.Mutex // guards the variables below
 			var all []*hurried
@@ -156,8 +161,10 @@ func TestCallerGetsFreePermitsBeforeItLeaves(t *testing.T) {
 				case c.call.OK:
 					granted++
 				case c.needed > 0 && c.call.At >= c.end-margin && c.free-c.taken >= c.needed:
-					t.Errorf("seed %d, %v, calls of %v: caller %d for %d was refused at %v, though %d were free at %v, %d for those in front and for itself",
-						seed, rate, took, i, c.n, c.call.At, c.free, c.end-margin, c.needed)
+					t.Errorf(
+						"seed %d, %v, calls of %v: caller %d for %d was refused at %v, though %d were free at %v, %d for those in front and for itself",
+						seed, rate, took, i, c.n, c.call.At, c.free, c.end-margin, c.needed,
+					)
 				default:
 					refused++
 				}
@@ -174,12 +181,14 @@ func TestCallerGetsFreePermitsBeforeItLeaves(t *testing.T) {
 			break
 		}
 	}
-	if t.Logf("%d callers were granted, %d refused", granted, refused); granted < 10*int(seeds) || refused < 10*int(seeds) {
+	if t.Logf("%d callers were granted, %d refused", granted, refused); granted < 10*int(seeds) ||
+		refused < 10*int(seeds) {
 		t.Error("that is too few to show anything")
 	}
 }
 
-// A caller alone that waits a little longer than an interval for permits that it took itself always gets them.
+// A caller alone that waits a little longer than an interval for permits that it took itself always
+// gets them.
 func TestCallerAloneGetsItsPermitsInTime(t *testing.T) {
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
 	type caller struct {
@@ -203,33 +212,36 @@ func TestCallerAloneGetsItsPermitsInTime(t *testing.T) {
 	for way, ask := range ways {
 		for _, rule := range []string{"Redisson has records", "Redisson is on the server"} {
 			for _, c := range callers {
-				t.Run(fmt.Sprintf("%s/%s/%d of %d per %v within %v", way, rule, c.n, c.rate.Permits, c.rate.Interval, c.timeout), func(t *testing.T) {
-					rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
-						p := b.Process()
-						l := p.RateLimiter("l")
-						rig.MustSet(t, l, c.rate)
-						r := &javaModel{t: t, rdb: p.Redis, rate: c.rate}
-						if rule == "Redisson has records" {
-							for r.take(1) {
-							}
-						} else if err := rig.AskRedisson.Load(t.Context(), p.Redis).Err(); err != nil {
-							t.Fatal(err)
-						}
-						refused := 0
-						for range 40 {
-							ok, err := ask(t.Context(), l, c.n, c.timeout)
-							if err != nil {
+				t.Run(
+					fmt.Sprintf("%s/%s/%d of %d per %v within %v", way, rule, c.n, c.rate.Permits, c.rate.Interval, c.timeout),
+					func(t *testing.T) {
+						rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+							p := b.Process()
+							l := p.RateLimiter("l")
+							rig.MustSet(t, l, c.rate)
+							r := &javaModel{t: t, rdb: p.Redis, rate: c.rate}
+							if rule == "Redisson has records" {
+								for r.take(1) {
+								}
+							} else if err := rig.AskRedisson.Load(t.Context(), p.Redis).Err(); err != nil {
 								t.Fatal(err)
 							}
-							if !ok {
-								refused++
+							refused := 0
+							for range 40 {
+								ok, err := ask(t.Context(), l, c.n, c.timeout)
+								if err != nil {
+									t.Fatal(err)
+								}
+								if !ok {
+									refused++
+								}
 							}
-						}
-						if refused > 0 {
-							t.Errorf("%d of 40 calls were refused", refused)
-						}
-					})
-				})
+							if refused > 0 {
+								t.Errorf("%d of 40 calls were refused", refused)
+							}
+						})
+					},
+				)
 			}
 		}
 	}
@@ -280,7 +292,8 @@ func TestHeadStartIsAtMostAQuarterOfTheInterval(t *testing.T) {
 	}
 }
 
-// Callers that leave while permits are left to Redisson cost a call for many, and each at most a few.
+// Callers that leave while permits are left to Redisson cost a call for many, and each at most a
+// few.
 func TestLastCallsAreFew(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()

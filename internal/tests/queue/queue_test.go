@@ -17,13 +17,14 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// queue_test.go tests the cost and the result of a try while callers of the process wait, and the order of waiting
-// callers.
+// queue_test.go tests the cost and the result of a try while callers of the process wait, and the
+// order of waiting callers.
 
-// A try while others wait makes one call and gets its result from it, whatever the state of the queue: the limiter is
-// drained or not, permits are left to Redisson for a moment or not, the queue is longer than a call carries or not,
-// callers have left it, or a call with some of them has stalled. The one exception: if a queue that is longer than a
-// call carries advances, the try waits for the call that carries the end of the queue, which is made anyway.
+// A try while others wait makes one call and gets its result from it, whatever the state of the
+// queue: the limiter is drained or not, permits are left to Redisson for a moment or not, the queue
+// is longer than a call carries or not, callers have left it, or a call with some of them has
+// stalled. The one exception: if a queue that is longer than a call carries advances, the try waits
+// for the call that carries the end of the queue, which is made anyway.
 func TestTryIsOneCallInEveryStateOfTheQueue(t *testing.T) {
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
 	seeds := uint64(30)
@@ -42,14 +43,17 @@ func TestTryIsOneCallInEveryStateOfTheQueue(t *testing.T) {
 
 // tryInSomeState brings a queue into a random state and then makes tries.
 func tryInSomeState(t *testing.T, b *rig.Bubble, random *rand.Rand, name string) {
-	time.Sleep(time.Duration(random.Int64N(int64(20 * time.Second)))) // periods of the fair share begin at even times
+	// periods of the fair share begin at even times
+	time.Sleep(time.Duration(random.Int64N(int64(20 * time.Second))))
 	p := b.Process()
 	const delay = time.Nanosecond // a poll must not come in between
 	p.Wire.Back.Store(int64(delay))
 	if random.IntN(2) == 0 {
 		p.MayStall()
 	}
-	rate := rratelimiter.Rate{Permits: 1 + random.Int64N(30), Interval: []time.Duration{100 * ms, time.Second, 10 * time.Second}[random.IntN(3)]}
+	rate := rratelimiter.Rate{
+		Permits: 1 + random.Int64N(30), Interval: []time.Duration{100 * ms, time.Second, 10 * time.Second}[random.IntN(3)],
+	}
 	opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rate)}
 	switch random.IntN(5) {
 	case 0:
@@ -126,7 +130,8 @@ func tryInSomeState(t *testing.T, b *rig.Bubble, random *rand.Rand, name string)
 		waiting, n, before, at := core.Inspect().Waiting, size(), p.Wire.Calls(), time.Now()
 		result, err := l.Allow(t.Context(), n)
 		synctest.Wait()
-		if calls := p.Wire.Calls() - before; calls != 1 && core.Inspect().Waiting == waiting || time.Since(at) > delay || err != nil {
+		if calls := p.Wire.Calls() - before; calls != 1 && core.Inspect().Waiting == waiting || time.Since(at) > delay ||
+			err != nil {
 			t.Fatalf("%s: a try behind %d callers (now %d) took %d calls and %v: %v", name, waiting,
 				core.Inspect().Waiting, calls, time.Since(at), err)
 		}
@@ -136,8 +141,8 @@ func tryInSomeState(t *testing.T, b *rig.Bubble, random *rand.Rand, name string)
 	}
 }
 
-// The same beside a process that takes all permits it can, on real servers: each try costs one call, and waiting
-// callers one call per wake.
+// The same beside a process that takes all permits it can, on real servers: each try costs one
+// call, and waiting callers one call per wake.
 func TestTriesWhileOthersWaitDoNotStormRedis(t *testing.T) {
 	rig.Long(t)
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
@@ -176,7 +181,8 @@ func TestTriesWhileOthersWaitDoNotStormRedis(t *testing.T) {
 	})
 }
 
-// While permits are left to others for a moment, a try is refused with the end of that moment as RetryAfter.
+// While permits are left to others for a moment, a try is refused with the end of that moment as
+// RetryAfter.
 func TestTryIsRefusedUntilTheTurnOfTheQueue(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
@@ -187,7 +193,8 @@ func TestTryIsRefusedUntilTheTurnOfTheQueue(t *testing.T) {
 		b.SleepTo(1020 * ms) // the permit returned at 1 s
 		p.Wire.There.Store(int64(ms))
 		result, err := l.Allow(t.Context(), 1)
-		if want := (rratelimiter.Result{Limit: 1, RetryAfter: 129 * ms, NextAfter: 129 * ms, ResetAfter: 129 * ms}); result != want || err != nil {
+		if want := (rratelimiter.Result{Limit: 1, RetryAfter: 129 * ms, NextAfter: 129 * ms, ResetAfter: 129 * ms}); result != want ||
+			err != nil {
 			t.Errorf("%+v, %v, expected %+v", result, err, want)
 		}
 		b.SleepTo(2 * time.Second)
@@ -195,8 +202,8 @@ func TestTryIsRefusedUntilTheTurnOfTheQueue(t *testing.T) {
 	})
 }
 
-// If other clients keep setting another rate, a request is decided under the rate in force, and CallInfo.RateMismatch
-// is true.
+// If other clients keep setting another rate, a request is decided under the rate in force, and
+// CallInfo.RateMismatch is true.
 func TestContestedRateServesRequests(t *testing.T) {
 	for name, ask := range map[string]func(context.Context, *rratelimiter.Limiter) (int64, error){
 		"TryAcquire": func(ctx context.Context, l *rratelimiter.Limiter) (int64, error) {
@@ -227,7 +234,8 @@ func TestContestedRateServesRequests(t *testing.T) {
 				sets := 0
 				rdb.AddHook(redistest.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 					err := next(ctx, cmd)
-					if args := cmd.Args(); err == nil && (args[1] == protocol.SetRateScript.SHA || args[1] == protocol.SetRateScript.Text) {
+					if args := cmd.Args(); err == nil &&
+						(args[1] == protocol.SetRateScript.SHA || args[1] == protocol.SetRateScript.Text) {
 						sets++
 						return rival.SetRate(ctx, rratelimiter.PerHour(7), rratelimiter.KeepState())
 					}

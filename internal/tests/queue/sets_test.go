@@ -15,7 +15,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// Callers that wait for several limiters at once (AcquireAll), alone and among callers of single limiters.
+// Callers that wait for several limiters at once (AcquireAll), alone and among callers of single
+// limiters.
 
 // acquireAll makes a call of Client.AcquireAll.
 func acquireAll(b *rig.Bubble, n int64, limiters ...*rratelimiter.Limiter) *rig.Call {
@@ -43,7 +44,9 @@ func free(t *testing.T, l *rratelimiter.Limiter) int64 {
 func TestAcquireAllWaitsForTheSlowest(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		fast, slow := perSecond(p, "{t}fast", 1), p.RateLimiter("{t}slow", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 3 * time.Second}))
+		fast, slow := perSecond(p, "{t}fast", 1), p.RateLimiter(
+			"{t}slow", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 3 * time.Second}),
+		)
 		b.Granted("the first caller", acquireAll(b, 1, fast, slow), 0)
 		second, third := acquireAll(b, 1, fast, slow), acquireAll(b, 1, fast, slow)
 		b.SleepTo(1500 * time.Millisecond)
@@ -56,7 +59,8 @@ func TestAcquireAllWaitsForTheSlowest(t *testing.T) {
 	})
 }
 
-// TestSetsAndSinglesAreServedInOrder: each caller in front of another one gets its permits first, however they return.
+// TestSetsAndSinglesAreServedInOrder: each caller in front of another one gets its permits first,
+// however they return.
 func TestSetsAndSinglesAreServedInOrder(t *testing.T) {
 	for _, each := range []int{1, 5} { // callers in a row
 		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
@@ -95,12 +99,14 @@ func TestSetsAndSinglesTakeTurns(t *testing.T) {
 	})
 }
 
-// TestASetThatWaitsLongDelaysNobody: while a set waits for one limiter, others take the permits of the other one. A permit that
-// is back in time is not kept for the set.
+// TestASetThatWaitsLongDelaysNobody: while a set waits for one limiter, others take the permits of
+// the other one. A permit that is back in time is not kept for the set.
 func TestASetThatWaitsLongDelaysNobody(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		fast, slow := perSecond(p, "{t}fast", 1), p.RateLimiter("{t}slow", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 10 * time.Second}))
+		fast, slow := perSecond(p, "{t}fast", 1), p.RateLimiter(
+			"{t}slow", rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 10 * time.Second}),
+		)
 		b.Granted("who takes all", acquireAll(b, 1, fast, slow), 0)
 		b.SleepTo(500 * time.Millisecond)
 		set := acquireAll(b, 1, fast, slow)
@@ -120,7 +126,8 @@ func TestASetThatWaitsLongDelaysNobody(t *testing.T) {
 	})
 }
 
-// TestWhoLeavesMakesRoom: once a caller in front leaves, those behind it are served, of a set or not.
+// TestWhoLeavesMakesRoom: once a caller in front leaves, those behind it are served, of a set or
+// not.
 func TestWhoLeavesMakesRoom(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
@@ -160,7 +167,8 @@ func TestTryAcquireAllTimeout(t *testing.T) {
 	})
 }
 
-// TestSetsKeepNothing: after callers of sets have come and gone, nothing is left of them, and a lease is taken again.
+// TestSetsKeepNothing: after callers of sets have come and gone, nothing is left of them, and a
+// lease is taken again.
 func TestSetsKeepNothing(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
@@ -194,7 +202,8 @@ func TestSetsKeepNothing(t *testing.T) {
 	})
 }
 
-// TestManySetsShareCalls: callers of one set that wait are served together, in the order of their arrival.
+// TestManySetsShareCalls: callers of one set that wait are served together, in the order of their
+// arrival.
 func TestManySetsShareCalls(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		const callers, rate = 1000, 100
@@ -241,13 +250,15 @@ func TestAcquireAllReportsErrors(t *testing.T) {
 	})
 }
 
-// TestSetsAreFair: callers that ask again and again for one limiter, for another one and for both get about the same, and nobody
-// waits much longer than its turn.
+// TestSetsAreFair: callers that ask again and again for one limiter, for another one and for both
+// get about the same, and nobody waits much longer than its turn.
 func TestSetsAreFair(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		const workers, rate, seconds = 50, 20, 100
 		p := b.Process()
-		x, y := perSecond(p, "{t}x", rate), p.RateLimiter("{t}y", rratelimiter.WithRate(rratelimiter.Rate{Permits: 5 * rate, Interval: 5 * time.Second}))
+		x, y := perSecond(p, "{t}x", rate), p.RateLimiter(
+			"{t}y", rratelimiter.WithRate(rratelimiter.Rate{Permits: 5 * rate, Interval: 5 * time.Second}),
+		)
 		ctx, cancel := context.WithTimeout(t.Context(), seconds*time.Second)
 		defer cancel()
 		var got [workers]int
@@ -282,8 +293,9 @@ type want struct {
 	call     *rig.Call
 }
 
-// TestRandomSetsAndSingles: whoever comes and leaves, in any order, no window of a limiter exceeds its rate, and nobody waits much
-// longer than if each limiter served its callers one by one in the order of their arrival.
+// TestRandomSetsAndSingles: whoever comes and leaves, in any order, no window of a limiter exceeds
+// its rate, and nobody waits much longer than if each limiter served its callers one by one in the
+// order of their arrival.
 func TestRandomSetsAndSingles(t *testing.T) {
 	for seed := range int64(10) {
 		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
@@ -360,8 +372,9 @@ func checkWindows(t *testing.T, what string, wants []*want, limiter int, rate rr
 	}
 }
 
-// checkTurns compares the times of grants with those of limiters that serve their callers one by one, in order of arrival. A caller of
-// several limiters may wait an interval of each longer than that, and delays others as long.
+// checkTurns compares the times of grants with those of limiters that serve their callers one by
+// one, in order of arrival. A caller of several limiters may wait an interval of each longer than
+// that, and delays others as long.
 func checkTurns(t *testing.T, what string, wants []*want, rates []rratelimiter.Rate) {
 	t.Helper()
 	slack := time.Duration(0)
@@ -396,7 +409,10 @@ func checkTurns(t *testing.T, what string, wants []*want, rates []rratelimiter.R
 		}
 		turns[i] = turn
 		if !w.call.OK || w.call.At > turn+slack {
-			t.Errorf("%s: caller %d, who came at %v for %v, was served at %v (%v), its turn was at %v", what, i, w.at, w.permits, w.call.At, w.call.Err, turn)
+			t.Errorf(
+				"%s: caller %d, who came at %v for %v, was served at %v (%v), its turn was at %v", what, i, w.at, w.permits,
+				w.call.At, w.call.Err, turn,
+			)
 		}
 	}
 }

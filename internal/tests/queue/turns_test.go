@@ -9,8 +9,9 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// Four processes whose callers always wait get the same part of the rate, and no caller waits much longer than its fair turn. No
-// permit is wasted. Without turns (fairshare.Share), a process got nothing for 25 fair turns.
+// Four processes whose callers always wait get the same part of the rate, and no caller waits much
+// longer than its fair turn. No permit is wasted. Without turns (fairshare.Share), a process got
+// nothing for 25 fair turns.
 func TestProcessesTakeTurns(t *testing.T) {
 	const processes = 4
 	for _, c := range []struct {
@@ -38,7 +39,9 @@ func TestProcessesTakeTurns(t *testing.T) {
 				},
 			}
 			_, used := m.run(t, time.Duration(c.turns)*turn)
-			t.Logf("%v permits, %.1f %% of the rate; the longest wait was %v, a fair turn is %v", granted, 100*used, longest, turn)
+			t.Logf(
+				"%v permits, %.1f %% of the rate; the longest wait was %v, a fair turn is %v", granted, 100*used, longest, turn,
+			)
 			if longest > 3*turn {
 				t.Errorf("a caller waited for %v, a fair turn is %v", longest, turn)
 			}

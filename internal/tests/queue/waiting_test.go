@@ -76,7 +76,8 @@ func TestNoCallerOvertakesWaiters(t *testing.T) {
 		b.Ended("one that tries", b.Try(l, 1), false, 100*ms)
 		b.Ended("one whose time is short", b.TryFor(l, 1, 500*ms), false, 100*ms)
 		r, err := l.Allow(t.Context(), 2)
-		if want := (rratelimiter.Result{Limit: 10, RetryAfter: 900 * ms, NextAfter: 900 * ms, ResetAfter: 900 * ms}); r != want || err != nil {
+		if want := (rratelimiter.Result{Limit: 10, RetryAfter: 900 * ms, NextAfter: 900 * ms, ResetAfter: 900 * ms}); r != want ||
+			err != nil {
 			t.Errorf("%+v, %v, expected %+v", r, err, want)
 		}
 		calls := p.Wire.Calls()
@@ -186,7 +187,8 @@ func TestRefusedCallersShareOneCall(t *testing.T) {
 	})
 }
 
-// The only process that uses a limiter never yields, even if its first call both grants and refuses.
+// The only process that uses a limiter never yields, even if its first call both grants and
+// refuses.
 func TestAloneTheQueueWakesExactly(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
@@ -205,8 +207,8 @@ func TestAloneTheQueueWakesExactly(t *testing.T) {
 	})
 }
 
-// Several waiting callers take permits that return within 5 ms with one call, whichever process took them before. A caller that
-// waits alone gets its permits on time.
+// Several waiting callers take permits that return within 5 ms with one call, whichever process
+// took them before. A caller that waits alone gets its permits on time.
 func TestPermitsThatReturnTogetherTakeOneCall(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		rate := rratelimiter.WithRate(rratelimiter.PerSecond(5))
@@ -242,7 +244,8 @@ func TestPermitsThatReturnTogetherWithThoseOfTheCall(t *testing.T) {
 		for range 20 {
 			all = append(all, b.Acquire(l, 1))
 		}
-		// The first call, which is under way, grants 1 permit, the second one 9, and the third one all 10.
+		// The first call, which is under way, grants 1 permit, the second one 9, and the third one all
+		// 10.
 		p.CheckCalls("the others", 2, func() { b.SleepTo(2 * time.Second) })
 		for _, c := range all {
 			if !c.OK {
@@ -306,7 +309,8 @@ func TestWaitingProcessesAskTogether(t *testing.T) {
 	})
 }
 
-// A caller whose permits another process took asks for what returns together, unless its time is over before.
+// A caller whose permits another process took asks for what returns together, unless its time is
+// over before.
 func TestCallerThatWasBeaten(t *testing.T) {
 	for _, test := range []struct{ timeout, at time.Duration }{{time.Minute, 1006 * ms}, {1004*ms + ms/2, 1004 * ms}} {
 		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
@@ -382,7 +386,8 @@ func TestTriesBehindALongQueueOfSizes(t *testing.T) {
 	}
 }
 
-// The wait in a reply counts from the time when the call was sent, not from the time when the reply arrived.
+// The wait in a reply counts from the time when the call was sent, not from the time when the reply
+// arrived.
 func TestTimeoutOnASlowWire(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
@@ -413,7 +418,8 @@ func TestCallThatTakesTooLong(t *testing.T) {
 		b.Waits("the caller that is in the call", in)
 		b.SleepTo(250 * ms)
 		b.Ended("the caller that is in the call", in, false, 250*ms)
-		if !errors.Is(in.Err, rratelimiter.ErrOutcomeUnknown) || !errors.Is(in.Err, os.ErrDeadlineExceeded) || errors.Is(in.Err, context.DeadlineExceeded) {
+		if !errors.Is(in.Err, rratelimiter.ErrOutcomeUnknown) || !errors.Is(in.Err, os.ErrDeadlineExceeded) ||
+			errors.Is(in.Err, context.DeadlineExceeded) {
 			t.Errorf("the caller that is in the call: %v", in.Err)
 		}
 		b.SleepTo(500 * ms) // the late reply is dropped
@@ -426,7 +432,8 @@ func TestCallThatTakesTooLong(t *testing.T) {
 	})
 }
 
-// If Redis is far away, callers that retry as soon as they are answered do not just miss the next call.
+// If Redis is far away, callers that retry as soon as they are answered do not just miss the next
+// call.
 func TestDistantCallsLingerForRetries(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		const takes, rounds = 20 * ms, 10
@@ -505,8 +512,8 @@ func TestQueuesAreDropped(t *testing.T) {
 	})
 }
 
-// When the context of all waiting callers ends, no call is made for those that have not left yet: it would take permits that
-// nobody gets.
+// When the context of all waiting callers ends, no call is made for those that have not left yet:
+// it would take permits that nobody gets.
 func TestCallersOfOneContextLeaveWithoutACall(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
@@ -514,7 +521,8 @@ func TestCallersOfOneContextLeaveWithoutACall(t *testing.T) {
 		b.Granted("the first", b.Acquire(l, 7), 0)
 		ctx, cancel := context.WithCancel(t.Context())
 		errs := make(chan error)
-		sizes := []int64{5, 1, 1, 1} // three permits are free: the first one in the queue waits, and the others behind it
+		// three permits are free: the first one in the queue waits, and the others behind it
+		sizes := []int64{5, 1, 1, 1}
 		for _, n := range sizes {
 			go func() { errs <- l.Acquire(ctx, n) }()
 			synctest.Wait()
@@ -534,7 +542,8 @@ func TestCallersOfOneContextLeaveWithoutACall(t *testing.T) {
 	})
 }
 
-// After many callers whose requests end in all possible ways, no goroutine, timer or blocked connection remains.
+// After many callers whose requests end in all possible ways, no goroutine, timer or blocked
+// connection remains.
 func TestCrowdLeavesNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) { // a bubble fails by itself if one of its goroutines remains

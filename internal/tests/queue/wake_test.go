@@ -15,8 +15,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// wake_test.go tests what wakes waiting callers: changes here and elsewhere, and the end of the limiter or of the redis
-// client.
+// wake_test.go tests what wakes waiting callers: changes here and elsewhere, and the end of the
+// limiter or of the redis client.
 
 // waitsForOne takes all 10 permits an hour of a limiter "l", and then has a caller wait for one.
 func waitsForOne(b *rig.Bubble) (*rig.Process, *rratelimiter.Limiter, *rig.Call) {
@@ -28,7 +28,8 @@ func waitsForOne(b *rig.Bubble) (*rig.Process, *rratelimiter.Limiter, *rig.Call)
 	return p, l, b.Acquire(l, 1)
 }
 
-// A change by this process takes effect for waiting callers at once, also through a handle with other options.
+// A change by this process takes effect for waiting callers at once, also through a handle with
+// other options.
 func TestLocalChangesWakeWaiters(t *testing.T) {
 	hour := rratelimiter.Rate{Permits: 10, Interval: time.Hour}
 	for name, change := range map[string]func(context.Context, *rratelimiter.Limiter) error{
@@ -85,7 +86,10 @@ func TestAnEnforcedRateWakesWaiters(t *testing.T) {
 		p, _, waiter := waitsForOne(b)
 		b.SleepTo(time.Second)
 		b.Waits("the waiter", waiter)
-		b.Granted("the caller that brings the rate", b.Acquire(p.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(20))), 1), time.Second)
+		b.Granted(
+			"the caller that brings the rate",
+			b.Acquire(p.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(20))), 1), time.Second,
+		)
 		b.Granted("the waiter", waiter, time.Second)
 	})
 }
@@ -112,7 +116,10 @@ func TestDifferentEnforcedRatesAreQuiet(t *testing.T) {
 func TestReleaseThatFailsHalfwayWakesWaiters(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 3000, Interval: time.Hour}), rratelimiter.WithRecordPerRequest())
+		l := p.RateLimiter(
+			"l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 3000, Interval: time.Hour}),
+			rratelimiter.WithRecordPerRequest(),
+		)
 		plug := p.Wire.Hang()
 		b.Try(l, 3001)
 		for range 3000 {
@@ -175,7 +182,8 @@ func TestChangesElsewhereAreNoticed(t *testing.T) {
 	}
 }
 
-// Permits of an interval of 1 s return a little more than 1 s after a call, since records have whole milliseconds.
+// Permits of an interval of 1 s return a little more than 1 s after a call, since records have
+// whole milliseconds.
 func TestNoPollJustBeforeThePermitsReturn(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
@@ -192,8 +200,8 @@ func TestNoPollJustBeforeThePermitsReturn(t *testing.T) {
 	})
 }
 
-// Changes elsewhere are noticed as soon if the first waiting caller got its refusal from a call that stalled, before a later
-// call for others.
+// Changes elsewhere are noticed as soon if the first waiting caller got its refusal from a call
+// that stalled, before a later call for others.
 func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p, elsewhere := b.Process(), b.Process()
@@ -283,7 +291,8 @@ func TestClosedRedisClientEndsWaitingSoon(t *testing.T) {
 		}
 		b.SleepTo(200 * ms)
 		p.Redis.Close()
-		// Without the check of the client, the first sleep alone would last most of a second, and the next ones longer.
+		// Without the check of the client, the first sleep alone would last most of a second, and the
+		// next ones longer.
 		b.SleepTo(800 * ms)
 		for _, c := range waiting {
 			if !c.Ended.Load() || !errors.Is(c.Err, redis.ErrClosed) {

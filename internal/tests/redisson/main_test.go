@@ -1,5 +1,5 @@
-// Package redisson tests what users of Redisson rely on: its records and numbers, and the states that its releases
-// wrote.
+// Package redisson tests what users of Redisson rely on: its records and numbers, and the states
+// that its releases wrote.
 package redisson
 
 import (

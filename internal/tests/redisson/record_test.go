@@ -20,7 +20,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// TestRecordBytesAreRedissons has members that Redisson wrote for tryAcquire(2), with ids filled in.
+// TestRecordBytesAreRedissons has members that Redisson wrote for tryAcquire(2), with ids filled
+// in.
 func TestRecordBytesAreRedissons(t *testing.T) {
 	tests := []struct {
 		format  rratelimiter.RecordFormat
@@ -97,7 +98,8 @@ func TestForeignMembersAreReadByTheirLastFourBytes(t *testing.T) {
 		{"0401020304ffffff7f", "01020304", 0x7fffffff}, // an id of 4 bytes, as Redisson reads any length
 		{"0b" + strings.Repeat("ab", 11) + "01000000", strings.Repeat("ab", 11), 1},
 		{strings.Repeat("ff", 20) + "01000000", strings.Repeat("ff", 20), 1},
-		{strings.Repeat("00", 16) + "01000000", strings.Repeat("00", 16), 1}, // 20 bytes, but no length of 8 before the id
+		// 20 bytes, but no length of 8 before the id
+		{strings.Repeat("00", 16) + "01000000", strings.Repeat("00", 16), 1},
 		{"ff" + strings.Repeat("ab", 255) + "01000000", strings.Repeat("ab", 255), 1},
 	}
 	for _, test := range tests {
@@ -108,7 +110,8 @@ func TestForeignMembersAreReadByTheirLastFourBytes(t *testing.T) {
 		}
 	}
 	for length := range 4 {
-		if _, err := rratelimiter.UnpackRecord(make([]byte, length)); err == nil || !strings.Contains(err.Error(), "at least 4 bytes") {
+		if _, err := rratelimiter.UnpackRecord(make([]byte, length)); err == nil ||
+			!strings.Contains(err.Error(), "at least 4 bytes") {
 			t.Errorf("%d bytes: %v, want an error with the right length", length, err)
 		}
 	}
@@ -197,7 +200,9 @@ func TestOriginsAreReadAlike(t *testing.T) {
 	for _, f := range rig.Formats {
 		members = append(members, string(other.AppendPrefix(nil, record.Format(f), 1))+permits)
 		if f != rratelimiter.Redisson313 {
-			members = append(members, string(record.AppendShare(other.AppendPrefix(nil, record.Format(f), 1), record.Format(f), 5))+permits)
+			members = append(
+				members, string(record.AppendShare(other.AppendPrefix(nil, record.Format(f), 1), record.Format(f), 5))+permits,
+			)
 		}
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -207,7 +212,8 @@ func TestOriginsAreReadAlike(t *testing.T) {
 			r.WriteConfig(l, "rate", "5", "interval", "1000", "type", "0")
 			r.WriteValue(l, "0")
 			r.AddRecords(l, r.Millis(), member)
-			r.AddRecords(l, r.Millis()+1, rig.MemberOf("98765432", 5)) // so that there is something to refuse
+			// so that there is something to refuse
+			r.AddRecords(l, r.Millis()+1, rig.MemberOf("98765432", 5))
 			g, err := rig.OneCall(t.Context(), l, protocol.Ask{Groups: []protocol.Group{{Size: 5, Count: 1}}})
 			if err != nil || g.Granted(0, protocol.Group{}) != 0 {
 				t.Fatalf("%x: granted %v, %v", member, g, err)
@@ -220,7 +226,8 @@ func TestOriginsAreReadAlike(t *testing.T) {
 	})
 }
 
-// TestATakenIDIsLeftAlone adds the exact member that the next grant would write, and the one after it.
+// TestATakenIDIsLeftAlone adds the exact member that the next grant would write, and the one after
+// it.
 func TestATakenIDIsLeftAlone(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for i := range 2 * len(rig.Formats) {
@@ -235,7 +242,8 @@ func TestATakenIDIsLeftAlone(t *testing.T) {
 				rig.Core(r.Client).Identity().StartAt(counter)
 				taken, free := []string{r.Prefix(f), r.Prefix(f)}, r.Prefix(f)
 				if f == rratelimiter.Redisson313 && taken[1] < taken[0] {
-					free = string([]byte{taken[0][0], taken[0][1] + 1, 0, 0}) // it has few ids, so the next byte counts, too
+					// it has few ids, so the next byte counts, too
+					free = string([]byte{taken[0][0], taken[0][1] + 1, 0, 0})
 				}
 				for i, prefix := range taken {
 					r.AddRecords(l, r.Millis()-int64(10*(i+1)), prefix+"\x07\x00\x00\x00")
@@ -273,7 +281,10 @@ func TestAllIDsAreTaken(t *testing.T) {
 	for page := range 256 {
 		records := make([]redis.Z, 256)
 		for i := range records {
-			records[i] = redis.Z{Score: float64(time.Now().UnixMilli()), Member: string(prefix[:2]) + string([]byte{byte(page), byte(i), 1, 0, 0, 0})}
+			records[i] = redis.Z{
+				Score:  float64(time.Now().UnixMilli()),
+				Member: string(prefix[:2]) + string([]byte{byte(page), byte(i), 1, 0, 0, 0}),
+			}
 		}
 		if err := rdb.ZAdd(t.Context(), "{ids}:permits", records...).Err(); err != nil {
 			t.Fatal(err)
@@ -288,7 +299,8 @@ func TestAllIDsAreTaken(t *testing.T) {
 	}
 }
 
-// TestWhatIsFreeIsOneRecord: AcquireUpTo is one request with one record, however many permits it takes.
+// TestWhatIsFreeIsOneRecord: AcquireUpTo is one request with one record, however many permits it
+// takes.
 func TestWhatIsFreeIsOneRecord(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -306,8 +318,9 @@ func TestWhatIsFreeIsOneRecord(t *testing.T) {
 	})
 }
 
-// TestUpToTakesAllThatHasExpired: more records have expired than one call removes. Whichever reply is lost, AcquireUpTo takes
-// all permits, once and in one record, and a Grant of TakeUpTo gives all of them back.
+// TestUpToTakesAllThatHasExpired: more records have expired than one call removes. Whichever reply
+// is lost, AcquireUpTo takes all permits, once and in one record, and a Grant of TakeUpTo gives all
+// of them back.
 func TestUpToTakesAllThatHasExpired(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		const n = 5000
@@ -331,8 +344,11 @@ func TestUpToTakesAllThatHasExpired(t *testing.T) {
 				if got := g.Permits(); got != want || err != nil {
 					t.Fatalf("call %d cut: %d of %d, %v", cut, got, wanted, err)
 				}
-				r.SameState(l, rratelimiter.State{Rate: rratelimiter.Rate{Permits: n, Interval: 3 * time.Second}, Available: n - want,
-					Used: want, Records: 1, Oldest: r.Now(), Newest: r.Now(), Consistent: true})
+				r.SameState(
+					l,
+					rratelimiter.State{Rate: rratelimiter.Rate{Permits: n, Interval: 3 * time.Second}, Available: n - want,
+						Used: want, Records: 1, Oldest: r.Now(), Newest: r.Now(), Consistent: true},
+				)
 				if back, err := g.Return(t.Context(), want); back != want || err != nil {
 					t.Errorf("%d of %d came back, %v", back, want, err)
 				}
@@ -344,7 +360,8 @@ func TestUpToTakesAllThatHasExpired(t *testing.T) {
 	})
 }
 
-// TestARecordPerRequestHasItsOwnIDs makes two limiters of one client write records of several requests alternately.
+// TestARecordPerRequestHasItsOwnIDs makes two limiters of one client write records of several
+// requests alternately.
 func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -358,8 +375,11 @@ func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 				t.Fatal(g, err)
 			}
 		}
-		r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(1000), Available: 960, Used: 40, Records: 25, Oldest: r.Now(),
-			Newest: r.Now(), Consistent: true})
+		r.SameState(
+			l,
+			rratelimiter.State{Rate: rratelimiter.PerMinute(1000), Available: 960, Used: 40, Records: 25, Oldest: r.Now(),
+				Newest: r.Now(), Consistent: true},
+		)
 		ids := map[string]bool{}
 		for _, z := range r.Members(l) {
 			ids[z.Member[:len(z.Member)-4]] = true
@@ -378,7 +398,9 @@ func TestRecordFormats(t *testing.T) {
 		var used int64
 		for format, length := range map[rratelimiter.RecordFormat]int{rratelimiter.Redisson313: 8, rratelimiter.Redisson316: 20, rratelimiter.Redisson317: 13, rratelimiter.Redisson321: 21} {
 			for _, name := range []string{fmt.Sprint("only", int(format)), "all"} {
-				l := client.RateLimiter(name, rratelimiter.WithRecordFormat(format), rratelimiter.WithRate(rratelimiter.PerSecond(100)))
+				l := client.RateLimiter(
+					name, rratelimiter.WithRecordFormat(format), rratelimiter.WithRate(rratelimiter.PerSecond(100)),
+				)
 				rig.MustTry(t, l, 7, true)
 				if name == "all" {
 					used += 7
@@ -420,7 +442,10 @@ func TestScoresOfTheOldestFormatAreWhole(t *testing.T) {
 		r := rig.New(t, s)
 		r.Advance(300 * time.Microsecond)
 		for _, f := range rig.Formats {
-			l := r.Limiter(fmt.Sprint("rl", int(f)), rratelimiter.WithRecordFormat(f), rratelimiter.WithRate(rratelimiter.Rate{Permits: 9, Interval: 100 * ms}))
+			l := r.Limiter(
+				fmt.Sprint("rl", int(f)), rratelimiter.WithRecordFormat(f),
+				rratelimiter.WithRate(rratelimiter.Rate{Permits: 9, Interval: 100 * ms}),
+			)
 			r.Try(l, 1)
 			r.Try(l, 2) // the first grant and the next one take different ways
 			for _, m := range r.Members(l) {
@@ -448,7 +473,9 @@ func TestRecordPerRequest(t *testing.T) {
 				return found
 			}
 			for name, opts := range map[string][]rratelimiter.LimiterOption{"sum": nil, "each": {rratelimiter.WithRecordPerRequest()}} {
-				l := p.RateLimiter(name, append(opts, rratelimiter.WithRate(rratelimiter.PerSecond(10000)), rratelimiter.WithRecordFormat(format))...)
+				l := p.RateLimiter(
+					name,
+					append(opts, rratelimiter.WithRate(rratelimiter.PerSecond(10000)), rratelimiter.WithRecordFormat(format))...)
 				plug := p.Wire.Hang()
 				b.Try(l, 7)
 				var all []*rig.Call

@@ -13,14 +13,17 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// redisson_numbers_test.go: numbers that Redisson can store, and that this library does not: records of negative requests,
-// and intervals, keep-alives and TTLs that a time.Duration does not hold.
+// redisson_numbers_test.go: numbers that Redisson can store, and that this library does not:
+// records of negative requests, and intervals, keep-alives and TTLs that a time.Duration does not
+// hold.
 
-// negative returns the member that Redisson writes for a negative request: its permits are stored modulo 2^32.
+// negative returns the member that Redisson writes for a negative request: its permits are stored
+// modulo 2^32.
 func negative(id string, permits int64) string { return rig.MemberOf(id, uint32(permits)) }
 
-// Redisson grants a negative request, which takes no permits, and stores a record of it that no rate allows. It counts as the
-// permits that it can hold at most, and is replaced by a record of these, if there are any.
+// Redisson grants a negative request, which takes no permits, and stores a record of it that no
+// rate allows. It counts as the permits that it can hold at most, and is replaced by a record of
+// these, if there are any.
 func TestARecordOfANegativeRequestHoldsNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r, ctx := rig.New(t, s), t.Context()
@@ -29,12 +32,15 @@ func TestARecordOfANegativeRequestHoldsNothing(t *testing.T) {
 			records []string
 			free    int64
 		}{
-			"the limiter is full":    {"11", []string{negative("aaaaaaaa", -1)}, 10},
-			"repaired before":        {"10", []string{negative("aaaaaaaa", -1)}, 10},
-			"some is granted":        {"8", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 3)}, 8},
-			"the value is missing":   {"", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 3)}, 0}, // it may hold 7
-			"7 are granted by Java":  {"4", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 7)}, 4},
-			"several":                {"2147483655", []string{negative("aaaaaaaa", -7), negative("cccccccc", math.MinInt32), rig.MemberOf("bbbbbbbb", 10)}, 0},
+			"the limiter is full":   {"11", []string{negative("aaaaaaaa", -1)}, 10},
+			"repaired before":       {"10", []string{negative("aaaaaaaa", -1)}, 10},
+			"some is granted":       {"8", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 3)}, 8},
+			"the value is missing":  {"", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 3)}, 0}, // it may hold 7
+			"7 are granted by Java": {"4", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 7)}, 4},
+			"several": {
+				"2147483655", []string{negative("aaaaaaaa", -7), negative("cccccccc", math.MinInt32), rig.MemberOf("bbbbbbbb", 10)},
+				0,
+			},
 			"of Redisson 3.13":       {"11", []string{"\x01\x02\x03\x04\xff\xff\xff\xff"}, 10},
 			"of Redisson 3.21":       {"11", []string{"\x100123456789abcdef\xff\xff\xff\xff"}, 10},
 			"free permits were lost": {"3", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 3)}, 3}, // it may hold 4
@@ -108,7 +114,8 @@ func TestAReleaseGivesBackNoPermitsOfANegativeRequest(t *testing.T) {
 	})
 }
 
-// Under a rate for which so many permits are possible, such a record counts, and if Go has lowered the rate since, too.
+// Under a rate for which so many permits are possible, such a record counts, and if Go has lowered
+// the rate since, too.
 func TestLargeRecordsAreRightUnderLargeRates(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -129,7 +136,8 @@ func TestLargeRecordsAreRightUnderLargeRates(t *testing.T) {
 	})
 }
 
-// Among more records than one call adds up, too, it loses only the permits of a surplus that is taken out of it.
+// Among more records than one call adds up, too, it loses only the permits of a surplus that is
+// taken out of it.
 func TestALargeRecordOfALoweredRateIsNotForgottenAmongMany(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -146,14 +154,15 @@ func TestALargeRecordOfALoweredRateIsNotForgottenAmongMany(t *testing.T) {
 	})
 }
 
-// Redisson stores intervals and keep-alives of any number of milliseconds. The longest ones work like other long ones, and
-// read as the longest time.Duration in whole milliseconds.
+// Redisson stores intervals and keep-alives of any number of milliseconds. The longest ones work
+// like other long ones, and read as the longest time.Duration in whole milliseconds.
 func TestTimesOfRedissonThatNoDurationHolds(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r, ctx := rig.New(t, s), t.Context()
 		for _, kind := range []string{"0", "1"} {
 			for _, text := range []string{
-				"999999999999999", "1000000000000000", "100000000000000000", "1000000000000000000", "9223370000000000000", "9223372036854775807",
+				"999999999999999", "1000000000000000", "100000000000000000", "1000000000000000000", "9223370000000000000",
+				"9223372036854775807",
 			} {
 				for _, field := range []string{"interval", "keepAliveTime", "TTL"} {
 					what := fmt.Sprintf("%s of %s ms, type %s", field, text, kind)
@@ -161,7 +170,8 @@ func TestTimesOfRedissonThatNoDurationHolds(t *testing.T) {
 					l := r.Limiter("rl")
 					r.WriteConfig(l, "rate", "5", "interval", "60000", "type", kind)
 					if field == "TTL" {
-						// The embedded server has only TTLs that a time.Duration holds, and Redis none beyond the largest number.
+						// The embedded server has only TTLs that a time.Duration holds, and Redis none beyond the
+						// largest number.
 						if !s.IsReal() || text == "9223372036854775807" {
 							continue
 						}

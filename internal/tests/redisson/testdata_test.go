@@ -13,24 +13,30 @@ import (
 	"github.com/rratelimiter/rratelimiter/snapshot"
 )
 
-// kept are the states in testdata/README.md, with the results that a Go client must return for them.
+// kept are the states in testdata/README.md, with the results that a Go client must return for
+// them.
 var kept = map[string]struct {
 	rate      rratelimiter.Rate
 	available int64
 	records   int
 	lives     bool // has a TTL
 }{
-	"fresh":     {rate: rratelimiter.PerHour(5), available: 5},
-	"part":      {rate: rratelimiter.PerHour(5), available: 2, records: 2},
-	"full":      {rate: rratelimiter.PerHour(5), records: 2},
-	"expired":   {rate: rratelimiter.Rate{Permits: 5, Interval: 20 * time.Millisecond}, available: 5},
-	"client":    {rate: rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Hour}, available: 3, records: 1},
-	"ttl":       {rate: rratelimiter.PerHour(5), available: 2, records: 2, lives: true},
-	"keepalive": {rate: rratelimiter.Rate{Permits: 5, Interval: time.Hour, KeepAlive: 3 * time.Hour}, available: 3, records: 1, lives: true},
+	"fresh":   {rate: rratelimiter.PerHour(5), available: 5},
+	"part":    {rate: rratelimiter.PerHour(5), available: 2, records: 2},
+	"full":    {rate: rratelimiter.PerHour(5), records: 2},
+	"expired": {rate: rratelimiter.Rate{Permits: 5, Interval: 20 * time.Millisecond}, available: 5},
+	"client": {
+		rate: rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Hour}, available: 3, records: 1,
+	},
+	"ttl": {rate: rratelimiter.PerHour(5), available: 2, records: 2, lives: true},
+	"keepalive": {
+		rate: rratelimiter.Rate{Permits: 5, Interval: time.Hour, KeepAlive: 3 * time.Hour}, available: 3, records: 1,
+		lives: true,
+	},
 }
 
-// TestGoGoesOnFromStatesOfRedisson loads the state that each Redisson release wrote into an embedded server, reads it,
-// takes the free permits, and checks that all permits return.
+// TestGoGoesOnFromStatesOfRedisson loads the state that each Redisson release wrote into an
+// embedded server, reads it, takes the free permits, and checks that all permits return.
 func TestGoGoesOnFromStatesOfRedisson(t *testing.T) {
 	files, err := filepath.Glob("../../../testdata/*/*.msgpack")
 	if err != nil || len(files) < 11*6 {

@@ -21,21 +21,22 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// consistency_test.go makes free permits and records differ from the rate on a limiter in constant use, and counts the
-// permits granted from an interval and one second later on.
+// consistency_test.go makes free permits and records differ from the rate on a limiter in constant
+// use, and counts the permits granted from an interval and one second later on.
 
 // A drift makes the sum of free permits and records differ from the rate.
 type drift struct {
 	name     string
 	before   rratelimiter.Rate
 	promised int64 // permits in any interval, once it is repaired
-	// happen makes the change and returns the limiter to use from then on. It is called several times, every second
-	// time a quarter of an interval later.
+	// happen makes the change and returns the limiter to use from then on. It is called several times,
+	// every second time a quarter of an interval later.
 	happen func(r *rig.Rig, l *rratelimiter.Limiter) *rratelimiter.Limiter
 	times  int // 0: once
 }
 
-// javaSets writes what setRate of Redisson 4.7.0 with keepState writes, for a rate with an interval of 1 s.
+// javaSets writes what setRate of Redisson 4.7.0 with keepState writes, for a rate with an interval
+// of 1 s.
 func javaSets(r *rig.Rig, l *rratelimiter.Limiter, rate int64) {
 	r.T.Helper()
 	ctx := r.T.Context()
@@ -96,7 +97,8 @@ var drifts = []drift{
 		before: rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 400, Interval: time.Second}, happen: sets(800)},
 }
 
-// loads take as many permits of a limiter as they can, each with other methods, but never more than the rate.
+// loads take as many permits of a limiter as they can, each with other methods, but never more than
+// the rate.
 var loads = []struct {
 	name  string
 	every int // steps
@@ -135,8 +137,8 @@ var loads = []struct {
 	}},
 }
 
-// TestWhatIsStoredBesideTheRateDoesNotLast has a continuous load, of which a part expires in each step, so free permits
-// plus those that expire at once never exceed the rate.
+// TestWhatIsStoredBesideTheRateDoesNotLast has a continuous load, of which a part expires in each
+// step, so free permits plus those that expire at once never exceed the rate.
 func TestWhatIsStoredBesideTheRateDoesNotLast(t *testing.T) {
 	rig.Long(t)
 	const (
@@ -147,7 +149,8 @@ func TestWhatIsStoredBesideTheRateDoesNotLast(t *testing.T) {
 		for at, drift := range drifts {
 			for turn, load := range loads {
 				if part := (turn + at) % len(loads); part > 0 && (!s.IsReal() || part%2 == 0) {
-					continue // each drift meets some of the loads; on the embedded server, which runs scripts slowly, one
+					// each drift meets some of the loads; on the embedded server, which runs scripts slowly, one
+					continue
 				}
 				t.Run(drift.name+", "+load.name, func(t *testing.T) {
 					r := rig.New(t, s)
@@ -327,8 +330,8 @@ func TestAnotherRateIsCheckedAtOnce(t *testing.T) {
 	})
 }
 
-// TestACheckOfSeveralLimitersReadsNoMore uses several limiters in one AllowAll, each of which has nearly as many
-// records as a check reads.
+// TestACheckOfSeveralLimitersReadsNoMore uses several limiters in one AllowAll, each of which has
+// nearly as many records as a check reads.
 func TestACheckOfSeveralLimitersReadsNoMore(t *testing.T) {
 	s := redistest.Real(t)
 	r := rig.New(t, s)
@@ -385,9 +388,18 @@ func TestRecountSeesWhatHappensBetweenItsPages(t *testing.T) {
 		}{
 			{"nothing", func(int) {}},
 			{"a newer record comes", once(func() { r.AddRecords(l, r.Millis()+5, rig.MemberOf("newnewne", 7)) })},
-			{"a record comes at the time of the newest", once(func() { r.AddRecords(l, r.Millis(), rig.MemberOf("~~~~~~~~", 7)) })},
-			{"a record comes among those that were read", once(func() { r.AddRecords(l, r.Millis()-1000, rig.MemberOf("newnewne", 7)) })},
-			{"a record comes among those that are not", once(func() { r.AddRecords(l, r.Millis()-2000, rig.MemberOf("newnewne", 7)) })},
+			{
+				"a record comes at the time of the newest",
+				once(func() { r.AddRecords(l, r.Millis(), rig.MemberOf("~~~~~~~~", 7)) }),
+			},
+			{
+				"a record comes among those that were read",
+				once(func() { r.AddRecords(l, r.Millis()-1000, rig.MemberOf("newnewne", 7)) }),
+			},
+			{
+				"a record comes among those that are not",
+				once(func() { r.AddRecords(l, r.Millis()-2000, rig.MemberOf("newnewne", 7)) }),
+			},
 			{"a record comes among those that were read, in two passes of three pages", func(page int) {
 				switch record := rig.MemberOf("newnewne", 7); page {
 				case 0, 3:
@@ -477,8 +489,8 @@ func TestRecountBesideGrants(t *testing.T) {
 	})
 }
 
-// TestARefusalFindsForgottenPermits has a rate that was raised manually: the additional permits are not in the stored
-// value yet.
+// TestARefusalFindsForgottenPermits has a rate that was raised manually: the additional permits are
+// not in the stored value yet.
 func TestARefusalFindsForgottenPermits(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, n := range []int{1, 256, 257} {
@@ -509,8 +521,8 @@ func TestARefusalFindsForgottenPermits(t *testing.T) {
 				}
 			}
 		}
-		// The value is never lowered: Redisson's release leaves more permits free than the records allow, on purpose. A
-		// check removes them from the records.
+		// The value is never lowered: Redisson's release leaves more permits free than the records allow,
+		// on purpose. A check removes them from the records.
 		r := rig.New(t, s)
 		r.Wipe()
 		l := r.Limiter("rl")

@@ -20,11 +20,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// A broken state is what a manual change, a crash, another version or an eviction may leave in the keys. The rate is 10
-// per minute unless fields has another one.
+// A broken state is what a manual change, a crash, another version or an eviction may leave in the
+// keys. The rate is 10 per minute unless fields has another one.
 type broken struct {
-	name   string
-	fields []string          // of the configuration: alternating names and values, which replace the usual ones
+	name string
+	// of the configuration: alternating names and values, which replace the usual ones
+	fields []string
 	drop   []string          // fields to remove
 	value  string            // "": none
 	add    map[string]string // member: ms from now, or a score as text
@@ -51,20 +52,34 @@ func brokenStates() []broken {
 			add: map[string]string{rig.MemberOf("expired1", 9): "-60000", rig.MemberOf("aaaaaaaa", 2): "0"}},
 		{name: "expired alone, drifted", value: "7", add: map[string]string{rig.MemberOf("expired1", 9): "-60000"}, free: 10},
 		{name: "expired alone, value missing", add: map[string]string{rig.MemberOf("expired1", 9): "-60000"}, free: 10},
-		{name: "more granted than the rate", value: "0", add: map[string]string{rig.MemberOf("aaaaaaaa", 4000000000): "0"}, free: 0},
-		{name: "more granted than the rate, value missing", add: map[string]string{rig.MemberOf("aaaaaaaa", 4000000000): "0"}, free: 0},
+		{
+			name: "more granted than the rate", value: "0", add: map[string]string{rig.MemberOf("aaaaaaaa", 4000000000): "0"},
+			free: 0,
+		},
+		{
+			name: "more granted than the rate, value missing", add: map[string]string{rig.MemberOf("aaaaaaaa", 4000000000): "0"},
+			free: 0,
+		},
 		{name: "short members", value: "5", free: 5,
 			add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "-500", "": "-3000", "x": "-2000", "xyz": "-1000"}},
 		{name: "short members, value missing", free: 5,
 			add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "-500", "": "-3000", "x": "-2000", "xyz": "-1000"}},
-		{name: "short members alone", value: "0", add: map[string]string{"": "-3000", "x": "-2000", "xyz": "-1000"}, free: 10},
+		{
+			name: "short members alone", value: "0", add: map[string]string{"": "-3000", "x": "-2000", "xyz": "-1000"}, free: 10,
+		},
 		{name: "short members, expired", value: "3", add: map[string]string{"": "-70000", "xyz": "-60000"}, free: 10},
-		{name: "permits alone", value: "5", free: 5, add: map[string]string{"\x03\x00\x00\x00": "-2000", "\x02\x00\x00\x00": "-1000"}},
+		{
+			name: "permits alone", value: "5", free: 5,
+			add: map[string]string{"\x03\x00\x00\x00": "-2000", "\x02\x00\x00\x00": "-1000"},
+		},
 		{name: "members of other formats", value: "1", free: 1, add: map[string]string{
 			"\xf4\x1e\x87\x5c\x02\x00\x00\x00": "-4000", "\x08\x00\x00\x00\x00\x00\x00\x0012345678\x03\x00\x00\x00": "-3000",
 			"\x10" + strings.Repeat("i", 16) + "\x04\x00\x00\x00": "-2000",
 		}},
-		{name: "members of text", value: "5", free: 5, add: map[string]string{"hello, world": "-2000", "{\"permits\":5}": "-1000"}},
+		{
+			name: "members of text", value: "5", free: 5,
+			add: map[string]string{"hello, world": "-2000", "{\"permits\":5}": "-1000"},
+		},
 		{name: "members of nothing", value: "5", free: 5,
 			add: map[string]string{strings.Repeat("\x00", 13): "-2000", strings.Repeat("\xff", 13): "-1000"}},
 		{name: "scores of fractions", value: "5", free: 5,
@@ -72,8 +87,14 @@ func brokenStates() []broken {
 		{name: "scores below zero", value: "5", free: 10, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=-5000"}},
 		{name: "scores of zero", value: "5", free: 10, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=0"}},
 		{name: "scores to come", value: "5", free: 5, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "3600000"}},
-		{name: "scores far to come", value: "5", free: 5, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=1e300"}, real: true},
-		{name: "scores long ago", value: "5", free: 10, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=-1e300"}, real: true},
+		{
+			name: "scores far to come", value: "5", free: 5, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=1e300"},
+			real: true,
+		},
+		{
+			name: "scores long ago", value: "5", free: 10, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=-1e300"},
+			real: true,
+		},
 		{name: "score inf", value: "5", free: 5, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=+inf"}, real: true},
 		{name: "score inf, value missing", free: 5, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=+inf"}, real: true},
 		{name: "score -inf", value: "5", free: 10, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=-inf"}, real: true},
@@ -82,26 +103,65 @@ func brokenStates() []broken {
 		{name: "type missing", drop: []string{"type"}, value: "5", add: two, want: "its type is missing"},
 		{name: "interval missing", drop: []string{"interval"}, value: "5", add: two, want: "its interval is missing"},
 		{name: "rate missing", drop: []string{"rate"}, value: "5", add: two, want: "its rate is missing"},
-		{name: "configuration missing", drop: []string{"rate", "interval", "type"}, value: "5", add: two, want: "it has no rate"},
-		{name: "configuration foreign", drop: []string{"rate", "interval", "type"}, fields: []string{"colour", "red"}, want: "it has no rate"},
+		{
+			name: "configuration missing", drop: []string{"rate", "interval", "type"}, value: "5", add: two,
+			want: "it has no rate",
+		},
+		{
+			name: "configuration foreign", drop: []string{"rate", "interval", "type"}, fields: []string{"colour", "red"},
+			want: "it has no rate",
+		},
 		{name: "rate 0", fields: []string{"rate", "0"}, free: 0},
-		{name: "rate 007", fields: []string{"rate", "007"}, value: "3", add: map[string]string{rig.MemberOf("aaaaaaaa", 4): "0"}, free: 3},
+		{
+			name: "rate 007", fields: []string{"rate", "007"}, value: "3",
+			add: map[string]string{rig.MemberOf("aaaaaaaa", 4): "0"}, free: 3,
+		},
 		{name: "rate of 19 digits", fields: []string{"rate", "9223372036854775807"}, free: 1e15},
-		{name: "rate of 30 digits", fields: []string{"rate", strings.Repeat("9", 30)}, value: strings.Repeat("9", 30), free: 1e15},
+		{
+			name: "rate of 30 digits", fields: []string{"rate", strings.Repeat("9", 30)}, value: strings.Repeat("9", 30),
+			free: 1e15,
+		},
 	}
 	for _, kind := range []string{"2", "", "-1", "00", "0 ", "OVERALL", "nan"} {
-		states = append(states, broken{name: fmt.Sprintf("type %q", kind), fields: []string{"type", kind}, value: "5", add: two,
-			want: "its type is neither 0 nor 1"})
+		states = append(
+			states,
+			broken{name: fmt.Sprintf("type %q", kind), fields: []string{"type", kind}, value: "5", add: two,
+				want: "its type is neither 0 nor 1"},
+		)
 	}
-	garbage := []string{"nan", "-nan", "inf", "-inf", "1e3", "0x10", "", "text", " 5", "5 ", "5.0", "+5", "--5", "5-", "\x00", "5\x00", "５"}
+	garbage := []string{
+		"nan",
+		"-nan",
+		"inf",
+		"-inf",
+		"1e3",
+		"0x10",
+		"",
+		"text",
+		" 5",
+		"5 ",
+		"5.0",
+		"+5",
+		"--5",
+		"5-",
+		"\x00",
+		"5\x00",
+		"５",
+	}
 	for _, text := range garbage {
-		states = append(states,
+		states = append(
+			states,
 			broken{name: fmt.Sprintf("value %q", text), value: text + "|", add: two, free: 5},
 			broken{name: fmt.Sprintf("value %q, no records", text), value: text + "|", free: 10},
-			broken{name: fmt.Sprintf("rate %q", text), fields: []string{"rate", text}, value: "5", add: two, want: "its rate is no whole number"},
+			broken{
+				name: fmt.Sprintf("rate %q", text), fields: []string{"rate", text}, value: "5", add: two,
+				want: "its rate is no whole number",
+			},
 			broken{name: fmt.Sprintf("interval %q", text), fields: []string{"interval", text}, value: "5", add: two,
 				want: "its interval is no positive whole number"},
-			broken{name: fmt.Sprintf("keep-alive %q", text), fields: []string{"keepAliveTime", text}, value: "5", add: two, free: 5},
+			broken{
+				name: fmt.Sprintf("keep-alive %q", text), fields: []string{"keepAliveTime", text}, value: "5", add: two, free: 5,
+			},
 		)
 	}
 	for _, text := range []string{"007", "-0", "9223372036854775807", "-9223372036854775808", "9223372036854775808", strings.Repeat("9", 400)} {
@@ -109,7 +169,8 @@ func brokenStates() []broken {
 			broken{name: fmt.Sprintf("value %.30q", text), value: text, add: two, free: 5},
 			broken{name: fmt.Sprintf("value %.30q, no records", text), value: text, free: 10})
 	}
-	for _, text := range []string{"-5", "-0", "-9223372036854775808"} { // Java can set a negative rate; it refuses all requests, as 0 does
+	// Java can set a negative rate; it refuses all requests, as 0 does
+	for _, text := range []string{"-5", "-0", "-9223372036854775808"} {
 		states = append(states, broken{name: fmt.Sprintf("rate %q", text), fields: []string{"rate", text}, free: 0})
 	}
 	for _, text := range []string{"0", "-1", "-60000"} {
@@ -117,10 +178,18 @@ func brokenStates() []broken {
 			want: "its interval is no positive whole number"})
 	}
 	for _, text := range []string{"999999999999999", "1000000000000000", "1234567890123456", "9223372036854775807"} {
-		states = append(states, broken{name: fmt.Sprintf("interval %q", text), fields: []string{"interval", text}, value: "5", add: two, free: 5})
+		states = append(
+			states,
+			broken{name: fmt.Sprintf("interval %q", text), fields: []string{"interval", text}, value: "5", add: two, free: 5},
+		)
 	}
 	for _, text := range []string{"-5", "999999999999999", "1000000000000000", "100000000000000000", "9223372036854775807"} {
-		states = append(states, broken{name: fmt.Sprintf("keep-alive %q", text), fields: []string{"keepAliveTime", text}, value: "5", add: two, free: 5})
+		states = append(
+			states,
+			broken{
+				name: fmt.Sprintf("keep-alive %q", text), fields: []string{"keepAliveTime", text}, value: "5", add: two, free: 5,
+			},
+		)
 	}
 	return states
 }
@@ -167,7 +236,8 @@ func live(r *rig.Rig, l *rratelimiter.Limiter, interval int64) (sum int64) {
 	return sum
 }
 
-// asked is rig.EveryMethod with methods that wait, but give up after a refusal, for states without free permits.
+// asked is rig.EveryMethod with methods that wait, but give up after a refusal, for states without
+// free permits.
 func asked(r *rig.Rig, l *rratelimiter.Limiter) map[string]func(context.Context) error {
 	methods := rig.EveryMethod(r.Client, l)
 	for _, name := range []string{"Acquire", "AcquireAll"} {
@@ -197,7 +267,8 @@ func asked(r *rig.Rig, l *rratelimiter.Limiter) map[string]func(context.Context)
 
 // neverFails are the methods that don't need a rate that can be used.
 var neverFails = []string{
-	"TrySetRate", "SetRate", "SetRate, KeepState", "UpdateRate", "Exists", "Delete", "Clients", "Expire", "ExpireAt", "ClearExpire",
+	"TrySetRate", "SetRate", "SetRate, KeepState", "UpdateRate", "Exists", "Delete", "Clients", "Expire", "ExpireAt",
+	"ClearExpire",
 	"TTL", "Rename", "RenameNX",
 }
 
@@ -212,8 +283,8 @@ func TestNoMethodFailsOnABrokenState(t *testing.T) {
 				l := r.Limiter("rl")
 				methods := asked(r, l)
 				for turn, method := range slices.Sorted(maps.Keys(methods)) {
-					// Each state meets some of the methods, each method some states; on the embedded server, which runs
-					// scripts slowly, fewer.
+					// Each state meets some of the methods, each method some states; on the embedded server, which
+					// runs scripts slowly, fewer.
 					if part := (turn + at) % 6; part > 0 && !s.IsReal() || part > 2 {
 						continue
 					}
@@ -265,7 +336,8 @@ func (b broken) repairs(t *testing.T, r *rig.Rig, l *rratelimiter.Limiter) {
 		interval = 999999999999999 // longer ones count as 10^15 ms
 	}
 	before := live(r, l, interval)
-	if state.Used != before && state.Used+state.Available != rate { // a record that no rate allows counts as what the others leave
+	// a record that no rate allows counts as what the others leave
+	if state.Used != before && state.Used+state.Available != rate {
 		t.Errorf("%d permits live, State says %d", before, state.Used)
 	}
 	if state.Available != b.free {
@@ -274,8 +346,8 @@ func (b broken) repairs(t *testing.T, r *rig.Rig, l *rratelimiter.Limiter) {
 	if free := r.Free(l); free != b.free {
 		t.Errorf("%d are free, want %d", free, b.free)
 	}
-	// Take all that is available: never more than the rate in a window, except with a value that looks like a release
-	// by Redisson.
+	// Take all that is available: never more than the rate in a window, except with a value that looks
+	// like a release by Redisson.
 	const record = math.MaxUint32 // a call that takes 1e15 permits would write 200,000 records
 	got, err := l.AcquireUpTo(t.Context(), record)
 	r.Must(err)
@@ -337,7 +409,8 @@ func setsRate(r *rig.Rig, l *rratelimiter.Limiter) {
 	}
 }
 
-// TestWrongTypesAreReportedAndChangeNothing puts a value of another Redis type into each of the five keys.
+// TestWrongTypesAreReportedAndChangeNothing puts a value of another Redis type into each of the
+// five keys.
 func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 	kinds := map[string]func(context.Context, *redis.Client, string) error{
 		"string": func(ctx context.Context, rdb *redis.Client, key string) error {
@@ -359,8 +432,10 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 	right := [keys.Count]string{"hash", "string", "string", "zset", "zset"}
 	// Delete removes the keys of the right type; all others change nothing.
 	counting := []string{
-		"Allow", "Peek", "Take", "TakeUpTo", "TakeAll", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll",
-		"AcquireAll", "TryAcquireAllTimeout", "AvailablePermits", "State", "Glance", "Repair", "Reset", "Delete", "Rename", "RenameNX",
+		"Allow", "Peek", "Take", "TakeUpTo", "TakeAll", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo",
+		"Release", "AllowAll",
+		"AcquireAll", "TryAcquireAllTimeout", "AvailablePermits", "State", "Glance", "Repair", "Reset", "Delete", "Rename",
+		"RenameNX",
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for at, used := range map[int][]string{ // methods that must return WRONGTYPE; the others must not fail
@@ -385,7 +460,8 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 					methods["SetRate, KeepState"] = func(ctx context.Context) error { return l.SetRate(ctx, rate, rratelimiter.KeepState()) }
 				}
 				for turn, method := range slices.Sorted(maps.Keys(methods)) {
-					// The embedded server runs scripts slowly: each kind meets some of the methods, each method some kinds.
+					// The embedded server runs scripts slowly: each kind meets some of the methods, each method
+					// some kinds.
 					if !s.IsReal() && (turn+nth)%len(kinds) != 0 {
 						continue
 					}

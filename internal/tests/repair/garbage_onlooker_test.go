@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// garbage_onlooker_test.go has the independent script that says what a limiter must do with random garbage.
+// garbage_onlooker_test.go has the independent script that says what a limiter must do with random
+// garbage.
 
-// The onlooker returns the state of a limiter's keys, and then, if it is given a mess, writes it and returns the state
-// after that.
+// The onlooker returns the state of a limiter's keys, and then, if it is given a mess, writes it
+// and returns the state after that.
 //
 // KEYS  those of the limiter, then those of the new name for renames
 // ARGV  1 now (ms), 2 now in the mess (ms), then commands: number of words, words, ...
@@ -67,7 +68,8 @@ return { before, view(tonumber(ARGV[2])) }`
 
 // A view is the state that the onlooker returns.
 type view struct {
-	types                     [3]string // of the configuration, of the value and of the permits that count
+	// of the configuration, of the value and of the permits that count
+	types                     [3]string
 	rate, interval, kind      string
 	missing                   [3]bool // of these
 	value                     string
@@ -76,9 +78,10 @@ type view struct {
 	huge                      []int64 // permits of other live records, of 2^31 permits or more
 	permits, every            int64   // the rate, if the configuration is valid
 	digest                    string
-	wrong                     int  // 1 the configuration is no hash, 2 the keys in use have wrong types
-	incomplete                bool // a field of the configuration is missing
-	fault                     bool
+	// 1 the configuration is no hash, 2 the keys in use have wrong types
+	wrong      int
+	incomplete bool // a field of the configuration is missing
+	fault      bool
 }
 
 func readView(r []any) (v view) {
@@ -139,8 +142,8 @@ func (v *view) judge(own bool) {
 	v.believe()
 }
 
-// believe counts the permits of huge records: those above the rate are no grants, unless the other numbers leave room for them.
-// Without a usable value that is at most the rate.
+// believe counts the permits of huge records: those above the rate are no grants, unless the other
+// numbers leave room for them. Without a usable value that is at most the rate.
 func (v *view) believe() {
 	var doubtful int64
 	for _, n := range v.huge {
@@ -151,24 +154,27 @@ func (v *view) believe() {
 		}
 	}
 	room := v.permits - v.live
-	if n, err := strconv.ParseInt(v.value, 10, 64); err == nil && strconv.FormatInt(n, 10) == v.value && n <= 1e15 && n > -1e14 {
+	if n, err := strconv.ParseInt(v.value, 10, 64); err == nil && strconv.FormatInt(n, 10) == v.value && n <= 1e15 &&
+		n > -1e14 {
 		room -= n + v.dead
 	}
 	v.live += min(doubtful, max(0, room))
 	v.huge = nil
 }
 
-// said returns the free permits according to the value key, if it is plausible. Below 0 it is, after the rate was lowered; it is
-// compared with the records if these are few.
+// said returns the free permits according to the value key, if it is plausible. Below 0 it is,
+// after the rate was lowered; it is compared with the records if these are few.
 func (v view) said() (int64, bool) {
 	n, err := strconv.ParseInt(v.value, 10, 64)
-	if err != nil || strconv.FormatInt(n, 10) != v.value || n < 0 && v.living <= 256 || n > v.permits || n+v.dead > v.permits {
+	if err != nil || strconv.FormatInt(n, 10) != v.value || n < 0 && v.living <= 256 || n > v.permits ||
+		n+v.dead > v.permits {
 		return 0, false
 	}
 	return n + v.dead, true
 }
 
-// free returns how many permits are free once the state is mended; a number below 0 if the records exceed the rate.
+// free returns how many permits are free once the state is mended; a number below 0 if the records
+// exceed the rate.
 func (v view) free() int64 {
 	if v.living == 0 {
 		return v.permits
@@ -180,7 +186,8 @@ func (v view) free() int64 {
 	return byRecords
 }
 
-// adds tells whether the value and the permits in the records, each as it is stored, make up the rate.
+// adds tells whether the value and the permits in the records, each as it is stored, make up the
+// rate.
 func (v view) adds(rate int64) bool {
 	value, err := strconv.ParseInt(v.value, 10, 64)
 	if err != nil {

@@ -26,17 +26,18 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// garbage_test.go writes random garbage into the keys of limiters, and then calls their methods. The expected results
-// come from an independent script in the server, the onlooker. It implements README and DESIGN, and shares no code with
-// lua/.
+// garbage_test.go writes random garbage into the keys of limiters, and then calls their methods.
+// The expected results come from an independent script in the server, the onlooker. It implements
+// README and DESIGN, and shares no code with lua/.
 
 var (
 	messes   = flag.Int("garbage.cases", 0, "states of random garbage; 0: 20,000, 2,000 with the race detector")
 	messSeed = flag.Uint64("garbage.seed", 0, "what they are drawn from; 0: another one each time")
 )
 
-// A mess is a state, given by the commands that write it, and the deeds done to the limiter afterwards. Each command
-// and each deed can be left out, so a mess that finds a fault is reduced before it is reported.
+// A mess is a state, given by the commands that write it, and the deeds done to the limiter
+// afterwards. Each command and each deed can be left out, so a mess that finds a fault is reduced
+// before it is reported.
 type mess struct {
 	options int   // in messOptions
 	start   int64 // time of the clock, in ms
@@ -61,7 +62,13 @@ var messOptions = []struct {
 	{name: "own rate", opts: []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerMinute(10))}, rate: true},
 	{name: "a record for each request", opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest(),
 		rratelimiter.WithRecordFormat(rratelimiter.Redisson321)}},
-	{name: "the oldest format, own rate", opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordFormat(rratelimiter.Redisson313), rratelimiter.WithRate(rratelimiter.PerMinute(10))}, rate: true},
+	{
+		name: "the oldest format, own rate",
+		opts: []rratelimiter.LimiterOption{
+			rratelimiter.WithRecordFormat(rratelimiter.Redisson313), rratelimiter.WithRate(rratelimiter.PerMinute(10)),
+		},
+		rate: true,
+	},
 	{name: "an old format", opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordFormat(rratelimiter.Redisson316),
 		rratelimiter.WithGranularity(5 * time.Second)}},
 	{name: "the server's clock", opts: []rratelimiter.LimiterOption{rratelimiter.WithServerTime()}, late: true},
@@ -98,8 +105,9 @@ type messer struct {
 	clock      atomic.Int64 // the same, for the clients' clock
 	keys       []any
 	sha        string
-	beside     [2]*rratelimiter.Limiter // without garbage; the first can be used in one script with the limiter under test
-	took       [2]int64                 // permits granted by these
+	// without garbage; the first can be used in one script with the limiter under test
+	beside [2]*rratelimiter.Limiter
+	took   [2]int64 // permits granted by these
 }
 
 // exchange returns the state of the keys, and the state after writing a mess, if there is one.
@@ -133,7 +141,8 @@ func (g *messer) recounting() (is bool) {
 
 // stateReaders are the methods that read the state.
 var stateReaders = []string{
-	"Allow", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AllowAllN", "AvailablePermits",
+	"Allow", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo", "Release", "AllowAll", "AllowAllN",
+	"AvailablePermits",
 	"State",
 }
 
@@ -201,7 +210,8 @@ func (g *messer) do(ctx context.Context, l *rratelimiter.Limiter, d deed) (got i
 		}
 	case "State":
 		var s rratelimiter.State
-		if s, err = l.State(ctx); s.Available < 0 || s.Used < 0 || s.Available > s.Rate.Permits && s.Rate != (rratelimiter.Rate{}) {
+		if s, err = l.State(ctx); s.Available < 0 || s.Used < 0 ||
+			s.Available > s.Rate.Permits && s.Rate != (rratelimiter.Rate{}) {
 			err = fmt.Errorf("the state can't be: %+v", s)
 		}
 	case "Config":
@@ -237,8 +247,8 @@ func (g *messer) do(ctx context.Context, l *rratelimiter.Limiter, d deed) (got i
 
 var errUnsure = errors.New("it went away without an answer")
 
-// asksOnce is Acquire that gives up after a refusal. Its clock stands still, so a queue that yields to others would do
-// so forever: then it gives up without a reply.
+// asksOnce is Acquire that gives up after a refusal. Its clock stands still, so a queue that yields
+// to others would do so forever: then it gives up without a reply.
 func asksOnce(ctx context.Context, l *rratelimiter.Limiter, n int64) (bool, error) {
 	started, answered := time.Now(), false
 	ctx, cancel := context.WithCancel(ctx)
@@ -298,16 +308,22 @@ func (g *messer) run(ctx context.Context, m *mess) error {
 	return err
 }
 
-// first makes the first call of a new process, which mends the state. State and Glance say before what it will find. It
-// returns whether the state was one that a single call mends.
+// first makes the first call of a new process, which mends the state. State and Glance say before
+// what it will find. It returns whether the state was one that a single call mends.
 func (g *messer) first(ctx context.Context, o aftermath, found view) (mended bool, err error) {
 	options := messOptions[o.m.options]
 	found.judge(options.rate)
 	if o.unsure || found.wrong != 0 || found.fault || found.incomplete || found.living > 256 || found.entries >= 2000 {
 		return false, nil // there is no state, or more of it than one call checks
 	}
-	l := rratelimiter.NewClient(g.rdb, rratelimiter.WithClientID("me"), rig.Patient,
-		rratelimiter.WithClock(func() time.Time { return time.UnixMilli(g.clock.Load()) })).RateLimiter(g.name, options.opts...)
+	l := rratelimiter.NewClient(
+		g.rdb,
+		rratelimiter.WithClientID("me"),
+		rig.Patient,
+		rratelimiter.WithClock(
+			func() time.Time { return time.UnixMilli(g.clock.Load()) },
+		),
+	).RateLimiter(g.name, options.opts...)
 	want := max(0, found.free())
 	if s, err := l.State(ctx); err != nil || s.Available != want {
 		return false, fmt.Errorf("State is %+v, %v, not with %d free, before the first call on %+v", s, err, want, found)
@@ -344,7 +360,8 @@ func (g *messer) deal(ctx context.Context, m *mess, before view) (o aftermath, e
 	most := max(before.permits, before.live)
 	said, sure := before.said()
 	if sure {
-		most = max(most, before.live+said) // above the rate only if the value is above it, as after Redisson's release
+		// above the rate only if the value is above it, as after Redisson's release
+		most = max(most, before.live+said)
 	}
 	live, refused, touched := before.live, false, false
 	for _, d := range m.steps {
@@ -451,7 +468,8 @@ func (g *messer) window(ctx context.Context, o aftermath) error {
 
 // end lets the window pass, and repairs the limiter.
 func (g *messer) end(ctx context.Context, o aftermath, after view) error {
-	if o.before.wrong != 0 || o.before.fault || messOptions[o.m.options].late || o.before.every != 60_000 || o.before.living >= 1000 {
+	if o.before.wrong != 0 || o.before.fault || messOptions[o.m.options].late || o.before.every != 60_000 ||
+		o.before.living >= 1000 {
 		// no rate, or one whose window does not pass here
 	} else if o.mended && o.m.well.n < 32 {
 		if err := g.window(ctx, o); err != nil {
@@ -572,9 +590,11 @@ func (g *messer) bytes(most int) string {
 func (g *messer) number() string {
 	switch g.random.IntN(14) {
 	case 0:
-		return g.pick("nan", "-nan", "inf", "-inf", "1e3", "0x10", "", "text", " 5", "5 ", "007", "-0", "+1", "1.5", "-1", "--1", "5\x00",
-			"\n5", "999999999999999", "1000000000000000", "1000000000000001", "9007199254740993", "9223372036854775807", "-9223372036854775808",
-			"9223372036854775808", "-999999999999999", strings.Repeat("9", 40), "４")
+		return g.pick(
+			"nan", "-nan", "inf", "-inf", "1e3", "0x10", "", "text", " 5", "5 ", "007", "-0", "+1", "1.5", "-1", "--1", "5\x00",
+			"\n5", "999999999999999", "1000000000000000", "1000000000000001", "9007199254740993", "9223372036854775807",
+			"-9223372036854775808", "9223372036854775808", "-999999999999999", strings.Repeat("9", 40), "４",
+		)
 	case 1:
 		return g.bytes(8)
 	case 2:
@@ -591,9 +611,13 @@ func (g *messer) member() string {
 	case 2: // short ones that are close together, so that a shrunk one equals another
 		return g.pick("", "a", "ab", "a\xff", "\xff\xff", "\x08\xff\xff\xff\xff\xff\xff\xff\xff") + small
 	case 3, 4, 5: // this client's own
-		return string(rig.Core(g.now).Identity().AppendPrefix(nil, record.Format(rig.Formats[g.random.IntN(len(rig.Formats))]), 1)) + small
+		return string(
+			rig.Core(g.now).Identity().AppendPrefix(nil, record.Format(rig.Formats[g.random.IntN(len(rig.Formats))]), 1),
+		) + small
 	case 6:
-		return g.pick("", "a", "abc", "\x00", "\xff\xff\xff\xff", "\x08\x00\x00\x00\x00\x00\x00\x00\x0012345678\x03\x00\x00\x00")
+		return g.pick(
+			"", "a", "abc", "\x00", "\xff\xff\xff\xff", "\x08\x00\x00\x00\x00\x00\x00\x00\x0012345678\x03\x00\x00\x00",
+		)
 	case 7:
 		if g.once(100) {
 			return strings.Repeat("x", 100_000) + small
@@ -614,13 +638,19 @@ func permitsIn(member string) uint32 {
 func (g *messer) score(late bool) string {
 	switch g.random.IntN(14) {
 	case 0:
-		return g.pick("inf", "-inf", "0", "-0", "-1", "1e308", "-1e308", "5e-324", "1e15", "1e16", "9007199254740993", "-9223372036854775808")
+		return g.pick(
+			"inf", "-inf", "0", "-0", "-1", "1e308", "-1e308", "5e-324", "1e15", "1e16", "9007199254740993",
+			"-9223372036854775808",
+		)
 	case 1: // at the start of the window
 		if late {
 			break
 		}
 		at := g.start - 60_000
-		return g.pick(fmt.Sprint(at), fmt.Sprint(at+1), fmt.Sprint(at-1), fmt.Sprintf("%d.5", at), fmt.Sprint(g.start), fmt.Sprint(g.start+1))
+		return g.pick(
+			fmt.Sprint(at), fmt.Sprint(at+1), fmt.Sprint(at-1), fmt.Sprintf("%d.5", at), fmt.Sprint(g.start),
+			fmt.Sprint(g.start+1),
+		)
 	}
 	score := g.start + g.random.Int64N(100_000) - 90_000
 	if late && score > g.start-62_000 && score < g.start-30_000 {
@@ -648,7 +678,9 @@ func (g *messer) mess() *mess {
 		value, permits = g.keys[keys.ClientValue], g.keys[keys.ClientPermits]
 	}
 	if g.once(4) {
-		fields = append(fields, [2]string{"keepAliveTime", g.pick("0", "600000", "90000000", "-5", "999999999999999", "nan", "")})
+		fields = append(
+			fields, [2]string{"keepAliveTime", g.pick("0", "600000", "90000000", "-5", "999999999999999", "nan", "")},
+		)
 	}
 	for _, f := range fields {
 		switch {
@@ -668,7 +700,10 @@ func (g *messer) mess() *mess {
 		for from := 0; from < many; from += 500 {
 			words := []any{"ZADD", permits}
 			for i := from; i < min(many, from+500); i++ {
-				words = append(words, g.start-spread*int64(i)/int64(many)-int64(g.random.IntN(2)*70_000), rig.MemberOf(fmt.Sprintf("m%07d", i), uint32(i%2)))
+				words = append(
+					words, g.start-spread*int64(i)/int64(many)-int64(g.random.IntN(2)*70_000),
+					rig.MemberOf(fmt.Sprintf("m%07d", i), uint32(i%2)),
+				)
 			}
 			write(words...)
 		}
@@ -679,7 +714,8 @@ func (g *messer) mess() *mess {
 		held += int64(permitsIn(member))
 		write("ZADD", permits, g.score(late), member)
 	}
-	if rate, err := strconv.ParseInt(fields[0][1], 10, 32); err == nil && g.once(4) { // permits that no grant has, and a value off by them
+	// permits that no grant has, and a value off by them
+	if rate, err := strconv.ParseInt(fields[0][1], 10, 32); err == nil && g.once(4) {
 		var taken, stored int64
 		for range 1 + g.random.IntN(3) {
 			n := []int64{-1, -1 - g.random.Int64N(30), math.MinInt32, math.MaxInt32, rate + 1 + g.random.Int64N(30)}[g.random.IntN(5)]
@@ -731,9 +767,10 @@ func (g *messer) mess() *mess {
 	return m
 }
 
-// TestRandomGarbageIsHandled: whatever the keys hold, no method panics or fails other than documented, nothing is granted
-// above the rate, the first call of a process makes value and records add up to the rate, and SetRate or Delete repairs
-// everything except keys of another type, which must be removed manually.
+// TestRandomGarbageIsHandled: whatever the keys hold, no method panics or fails other than
+// documented, nothing is granted above the rate, the first call of a process makes value and
+// records add up to the rate, and SetRate or Delete repairs everything except keys of another type,
+// which must be removed manually.
 func TestRandomGarbageIsHandled(t *testing.T) {
 	const messers = 128
 	seed := *messSeed
@@ -757,7 +794,8 @@ func TestRandomGarbageIsHandled(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range messers {
 		g := &messer{
-			rdb: rdb, name: fmt.Sprint("rl", i), sha: sha, begun: started.UnixMilli(), random: rand.New(rand.NewPCG(seed, uint64(i))),
+			rdb: rdb, name: fmt.Sprint("rl", i), sha: sha, begun: started.UnixMilli(),
+			random: rand.New(rand.NewPCG(seed, uint64(i))),
 		}
 		g.clock.Store(g.begun)
 		client := func(later int64) *rratelimiter.Client {
@@ -766,7 +804,9 @@ func TestRandomGarbageIsHandled(t *testing.T) {
 		}
 		g.now, g.later = client(0), client(time.Minute.Milliseconds())
 		for i, name := range []string{"{" + g.name + "}beside", g.name + " beside"} {
-			g.beside[i] = g.now.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerHour(1_000_000_000)), rratelimiter.WithGranularity(time.Minute))
+			g.beside[i] = g.now.RateLimiter(
+				name, rratelimiter.WithRate(rratelimiter.PerHour(1_000_000_000)), rratelimiter.WithGranularity(time.Minute),
+			)
 		}
 		for _, name := range []string{g.name, g.name + "{"} {
 			for _, key := range rig.Keys(g.now.RateLimiter(name)) {
@@ -786,8 +826,9 @@ func TestRandomGarbageIsHandled(t *testing.T) {
 	t.Logf("%d messes in %v", cases/messers*messers, time.Since(started).Round(time.Millisecond))
 }
 
-// work makes one mess after another, and returns the first one that finds a fault. One call writes a mess and reads the
-// result of the one before. Only some of them are followed to the end of the window.
+// work makes one mess after another, and returns the first one that finds a fault. One call writes
+// a mess and reads the result of the one before. Only some of them are followed to the end of the
+// window.
 func (g *messer) work(ctx context.Context, cases int, over func() bool) (*mess, error) {
 	var last aftermath
 	for i := 0; i <= cases && !over(); i++ {

@@ -37,13 +37,20 @@ func TestStateOnlyReads(t *testing.T) {
 			{"all free", "20", nil, rratelimiter.State{Available: 20, Consistent: true}},
 			{"drifted, no record", "19", nil, rratelimiter.State{Available: 20}},
 			{"live", "13", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 1000, rig.MemberOf("bbbbbbbb", 3): 10},
-				rratelimiter.State{Available: 13, Used: 7, Records: 2, Oldest: time.UnixMilli(1000), Newest: time.UnixMilli(10), Consistent: true}},
+				rratelimiter.State{
+					Available: 13, Used: 7, Records: 2, Oldest: time.UnixMilli(1000), Newest: time.UnixMilli(10), Consistent: true,
+				}},
 			{"live and expired", "13", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 60000, rig.MemberOf("bbbbbbbb", 3): 59999},
-				rratelimiter.State{Available: 17, Used: 3, Records: 1, Oldest: time.UnixMilli(59999), Newest: time.UnixMilli(59999), Consistent: true}},
+				rratelimiter.State{
+					Available: 17, Used: 3, Records: 1, Oldest: time.UnixMilli(59999), Newest: time.UnixMilli(59999), Consistent: true,
+				}},
 			{"expired", "13", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 60000, rig.MemberOf("bbbbbbbb", 3): 70000},
 				rratelimiter.State{Available: 20, Consistent: true}},
-			{"expired and drifted", "10", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 60000, rig.MemberOf("bbbbbbbb", 3): 70000},
-				rratelimiter.State{Available: 20}},
+			{
+				"expired and drifted", "10",
+				map[string]int64{rig.MemberOf("aaaaaaaa", 4): 60000, rig.MemberOf("bbbbbbbb", 3): 70000},
+				rratelimiter.State{Available: 20},
+			},
 			{"expired and missing", "", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 60000}, rratelimiter.State{Available: 20}},
 			{"too low", "10", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 0},
 				rratelimiter.State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
@@ -52,7 +59,9 @@ func TestStateOnlyReads(t *testing.T) {
 			{"missing", "", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 0},
 				rratelimiter.State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
 			{"in the future", "16", map[string]int64{rig.MemberOf("aaaaaaaa", 4): -5000},
-				rratelimiter.State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(-5000), Newest: time.UnixMilli(-5000), Consistent: true}},
+				rratelimiter.State{
+					Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(-5000), Newest: time.UnixMilli(-5000), Consistent: true,
+				}},
 			{"negative", "-1", crowd(256),
 				rratelimiter.State{Used: 256, Records: 256, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
 			{"negative, and more records than a call adds up", "-1", crowd(257),
@@ -72,7 +81,9 @@ func TestStateOnlyReads(t *testing.T) {
 					r.Must(r.Redis.Set(t.Context(), rig.Keys(l)[value], test.value, 0).Err())
 				}
 				for member, ago := range test.records {
-					r.Must(r.Redis.ZAdd(t.Context(), rig.Keys(l)[permits], redis.Z{Score: float64(r.Millis() - ago), Member: member}).Err())
+					r.Must(
+						r.Redis.ZAdd(t.Context(), rig.Keys(l)[permits], redis.Z{Score: float64(r.Millis() - ago), Member: member}).Err(),
+					)
 				}
 				want := test.want
 				want.Rate = minute
@@ -135,7 +146,8 @@ func TestGlanceSeesWhatStateSees(t *testing.T) {
 	})
 }
 
-// A glance at many records reads few of them and still returns the free permits: it trusts the stored value.
+// A glance at many records reads few of them and still returns the free permits: it trusts the
+// stored value.
 func TestGlanceOfManyRecords(t *testing.T) {
 	s := redistest.Shared(t)
 	r := rig.New(t, s)
@@ -205,8 +217,11 @@ func TestClientsFindsTheirOwnNameAlone(t *testing.T) {
 func TestClientsOnARing(t *testing.T) {
 	c := rratelimiter.NewClient(rig.NewRing(t), rratelimiter.WithClientID("me"), rig.Patient)
 	for i := range 20 {
-		l := c.RateLimiter(fmt.Sprint("rl", i), rratelimiter.WithRate(rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5,
-			Interval: time.Minute}))
+		l := c.RateLimiter(
+			fmt.Sprint("rl", i),
+			rratelimiter.WithRate(rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5,
+				Interval: time.Minute}),
+		)
 		if _, err := l.TryAcquire(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +240,9 @@ func TestClientsOfAClusterThatHangs(t *testing.T) {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{silent.Addr().String()}, ReadTimeout: time.Minute})
 	defer rdb.Close()
 	started := time.Now()
-	_, err = rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(50*time.Millisecond)).RateLimiter("rl").Clients(t.Context())
+	_, err = rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(50*time.Millisecond)).
+		RateLimiter("rl").
+		Clients(t.Context())
 	if took := time.Since(started); err == nil || took > 10*time.Second { // the Redis client waits for a minute
 		t.Errorf("the answer came after %v: %v", took, err)
 	}

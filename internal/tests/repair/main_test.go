@@ -1,4 +1,5 @@
-// Package repair tests limiters whose state is inconsistent or garbage: what each method returns, and what it repairs.
+// Package repair tests limiters whose state is inconsistent or garbage: what each method returns,
+// and what it repairs.
 package repair
 
 import (

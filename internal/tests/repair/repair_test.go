@@ -63,7 +63,8 @@ func TestRepairReportsTheFault(t *testing.T) {
 		if value == "" {
 			r.Must(r.Redis.Del(t.Context(), rig.Keys(l)[keys.Value]).Err())
 		}
-		if did, err := l.Repair(t.Context()); err != nil || did.Fault != fault || did.Free != 5 || did.Permits != 5 || did.Records != 1 {
+		if did, err := l.Repair(t.Context()); err != nil || did.Fault != fault || did.Free != 5 || did.Permits != 5 ||
+			did.Records != 1 {
 			t.Errorf("%q stored: %+v, %v", value, did, err)
 		}
 		if free := r.Free(l); free != 5 {
@@ -82,7 +83,8 @@ func TestRepairReportsHowLongNothingIsFree(t *testing.T) {
 			{nil, 0},
 			{map[int]uint32{10: 3, 20: 6}, 0},
 			{map[int]uint32{10: 3, 20: 7}, 40 * time.Second},
-			{map[int]uint32{10: 3, 20: 4, 30: 4}, 30 * time.Second}, // the first expiry only makes up for the excess of 1
+			// the first expiry only makes up for the excess of 1
+			{map[int]uint32{10: 3, 20: 4, 30: 4}, 30 * time.Second},
 			{map[int]uint32{10: 9, 20: 1, 30: 1_000_000}, 40 * time.Second},
 			{map[int]uint32{10: 10, 20: 1}, 50 * time.Second},
 			{map[int]uint32{59: 10}, time.Second},
@@ -97,7 +99,8 @@ func TestRepairReportsHowLongNothingIsFree(t *testing.T) {
 			for ago, permits := range c.records {
 				r.AddRecords(l, r.Millis()-int64(ago)*1000, rig.MemberOf(fmt.Sprintf("%08d", ago), permits))
 			}
-			if got, err := l.Repair(t.Context(), rratelimiter.DryRun()); err != nil || got.Blocked != c.want || (got.Free < 1) != (got.Blocked > 0 || c.records[60] > 0) {
+			if got, err := l.Repair(t.Context(), rratelimiter.DryRun()); err != nil || got.Blocked != c.want ||
+				(got.Free < 1) != (got.Blocked > 0 || c.records[60] > 0) {
 				t.Errorf("with %v: %+v, %v; want %v", c.records, got, err, c.want)
 			}
 			if got, err := l.Reset(t.Context(), rratelimiter.DryRun()); err != nil || got.Blocked != 0 {
@@ -133,11 +136,13 @@ func TestResetForgetsGrantsAndKeepsTheRate(t *testing.T) {
 			r.SetRate(l, rate)
 			r.Try(l, 7)
 			before := r.Dump()
-			if would, err := l.Reset(t.Context(), rratelimiter.DryRun()); err != nil || !would.Changed || would.Records != 1 || would.Permits != 7 {
+			if would, err := l.Reset(t.Context(), rratelimiter.DryRun()); err != nil || !would.Changed || would.Records != 1 ||
+				would.Permits != 7 {
 				t.Errorf("it would do %+v, %v", would, err)
 			}
 			r.Unchanged(before, "a dry run")
-			if did, err := l.Reset(t.Context()); err != nil || !did.Changed || did.Fault != "" || did.Was != 3 || did.Free != 10 {
+			if did, err := l.Reset(t.Context()); err != nil || !did.Changed || did.Fault != "" || did.Was != 3 ||
+				did.Free != 10 {
 				t.Errorf("it did %+v, %v", did, err)
 			}
 			if again, err := l.Reset(t.Context()); err != nil || again.Changed {

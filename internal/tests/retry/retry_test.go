@@ -23,9 +23,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// retry_test.go breaks connections at chosen points, and checks that a call still takes effect once.
+// retry_test.go breaks connections at chosen points, and checks that a call still takes effect
+// once.
 
-// dated returns the time at which a grant of now is stored, under a rate with an interval of a minute.
+// dated returns the time at which a grant of now is stored, under a rate with an interval of a
+// minute.
 func dated(r *rig.Rig, l *rratelimiter.Limiter) time.Time {
 	return time.UnixMicro(rig.LimiterCore(l).Encoder().Dated(1000*r.Millis(), 60000, false))
 }
@@ -48,27 +50,49 @@ var lossyCalls = []struct {
 }{
 	{"granted whole", protocol.Ask{Groups: rig.Groups(7, 3)}, nil, []int64{3}, 21, 1},
 	{"granted in part", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9)}, nil, []int64{2, 0, 6}, 98, 1},
-	{"granted in part, with waits", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9), Detail: true}, nil, []int64{2, 0, 6}, 98, 1},
-	{"a queue that is blocked", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9), Strict: 2}, nil, []int64{2, 0, 0}, 80, 1},
-	{"a queue that goes on", protocol.Ask{Groups: rig.Groups(7, 3, 5, 2), Strict: 1, Partial: true}, nil, []int64{3, 0}, 21, 1},
-	{"permits are kept free", protocol.Ask{Groups: rig.Groups(40, 0, 30, 2, 3, 9), Strict: 1}, nil, []int64{0, 2, 0}, 60, 1},
-	{"permits are kept free behind others", protocol.Ask{Groups: rig.Groups(30, 2, 40, 0, 3, 9), Strict: 2}, nil, []int64{2, 0, 0}, 60, 1},
+	{
+		"granted in part, with waits", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9), Detail: true}, nil,
+		[]int64{2, 0, 6}, 98, 1,
+	},
+	{
+		"a queue that is blocked", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9), Strict: 2}, nil, []int64{2, 0, 0}, 80,
+		1,
+	},
+	{
+		"a queue that goes on", protocol.Ask{Groups: rig.Groups(7, 3, 5, 2), Strict: 1, Partial: true}, nil, []int64{3, 0},
+		21, 1,
+	},
+	{
+		"permits are kept free", protocol.Ask{Groups: rig.Groups(40, 0, 30, 2, 3, 9), Strict: 1}, nil, []int64{0, 2, 0}, 60,
+		1,
+	},
+	{
+		"permits are kept free behind others", protocol.Ask{Groups: rig.Groups(30, 2, 40, 0, 3, 9), Strict: 2}, nil,
+		[]int64{2, 0, 0}, 60, 1,
+	},
 	{"more than the rate beside others", protocol.Ask{Groups: rig.Groups(101, 1, 60, 2)}, nil, []int64{-1, 1}, 60, 1},
 	{"what is free", protocol.Ask{Groups: rig.Groups(250, 1), UpTo: true}, nil, []int64{100}, 100, 1},
-	{"nothing", protocol.Ask{Groups: rig.Groups(60, 1, 101, 1)}, []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.Rate{Permits: 50, Interval: time.Minute})}, []int64{1, -1}, 60, 1},
+	{
+		"nothing", protocol.Ask{Groups: rig.Groups(60, 1, 101, 1)},
+		[]rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.Rate{Permits: 50, Interval: time.Minute})},
+		[]int64{1, -1}, 60, 1,
+	},
 	{"a record per request", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9)},
 		[]rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}, []int64{2, 0, 6}, 98, 8},
 	{"a record per request, and permits are kept free", protocol.Ask{Groups: rig.Groups(40, 0, 30, 2, 3, 9), Strict: 1},
 		[]rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}, []int64{0, 2, 0}, 60, 2},
 	{"by the server's clock", protocol.Ask{Groups: rig.Groups(7, 3, 90, 1)},
 		[]rratelimiter.LimiterOption{rratelimiter.WithServerTime()}, []int64{3, 0}, 21, 1},
-	{"joined to a record", protocol.Ask{Groups: rig.Groups(7, 3)}, []rratelimiter.LimiterOption{rratelimiter.WithGranularity(6 * time.Second)}, []int64{3}, 21, 1},
+	{
+		"joined to a record", protocol.Ask{Groups: rig.Groups(7, 3)},
+		[]rratelimiter.LimiterOption{rratelimiter.WithGranularity(6 * time.Second)}, []int64{3}, 21, 1,
+	},
 	{"joined to a record in part", protocol.Ask{Groups: rig.Groups(7, 3, 90, 1)},
 		[]rratelimiter.LimiterOption{rratelimiter.WithGranularity(6 * time.Second)}, []int64{3, 0}, 21, 1},
 }
 
-// TestLostReplyTakesNothingTwice: the call is retried at a later time, and its callers get the grants of the first
-// attempt, whatever other clients did in between.
+// TestLostReplyTakesNothingTwice: the call is retried at a later time, and its callers get the
+// grants of the first attempt, whatever other clients did in between.
 func TestLostReplyTakesNothingTwice(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for i, test := range lossyCalls {
@@ -134,8 +158,11 @@ func TestLostRequestIsMadeAgain(t *testing.T) {
 			rig.MustTry(t, l, 1, true)
 			tap.Plan(lost)
 			rig.MustTry(t, l, 3, true)
-			r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 6, Used: 4, Records: 2, Oldest: r.Now(),
-				Newest: r.Now(), Consistent: true})
+			r.SameState(
+				l,
+				rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 6, Used: 4, Records: 2, Oldest: r.Now(),
+					Newest: r.Now(), Consistent: true},
+			)
 			if f := log.All()[1]; f.Attempts != 2 || f.Err != nil || f.Permits != 3 {
 				t.Errorf("%+v", f)
 			}
@@ -143,7 +170,8 @@ func TestLostRequestIsMadeAgain(t *testing.T) {
 	})
 }
 
-// TestRepliesThatWereReadCount: if a pipeline breaks, only the calls whose replies did not arrive are retried.
+// TestRepliesThatWereReadCount: if a pipeline breaks, only the calls whose replies did not arrive
+// are retried.
 func TestRepliesThatWereReadCount(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, part := range []int{0, 5} { // of the fourth reply
@@ -180,8 +208,8 @@ func TestRepliesThatWereReadCount(t *testing.T) {
 	})
 }
 
-// TestGrantThatExpiredUnanswered: if the expired record was already removed, permits are taken again; otherwise its
-// record counts from now on.
+// TestGrantThatExpiredUnanswered: if the expired record was already removed, permits are taken
+// again; otherwise its record counts from now on.
 func TestGrantThatExpiredUnanswered(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for name, meanwhile := range map[string]func(r *rig.Rig, l *rratelimiter.Limiter){
@@ -221,7 +249,8 @@ func TestGrantThatExpiredUnanswered(t *testing.T) {
 	})
 }
 
-// TestGrantThatWasReleasedInPart: the permits were given back by other callers, not by those of the call.
+// TestGrantThatWasReleasedInPart: the permits were given back by other callers, not by those of the
+// call.
 func TestGrantThatWasReleasedInPart(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, opts := range [][]rratelimiter.LimiterOption{nil, {rratelimiter.WithRecordPerRequest()}, {rratelimiter.WithGranularity(time.Second)}} {
@@ -248,7 +277,8 @@ func TestGrantThatWasReleasedInPart(t *testing.T) {
 	})
 }
 
-// TestGrantByAClockThatWentBack: if the server's clock goes back a little, its earlier grant is still found.
+// TestGrantByAClockThatWentBack: if the server's clock goes back a little, its earlier grant is
+// still found.
 func TestGrantByAClockThatWentBack(t *testing.T) {
 	s := redistest.Embedded(t) // whose clock can be set
 	r := rig.New(t, s)
@@ -267,7 +297,8 @@ func TestGrantByAClockThatWentBack(t *testing.T) {
 	}
 }
 
-// TestAttemptsByAClockThatWentBack: the second attempt is executed at an earlier time than the first, and the third finds it.
+// TestAttemptsByAClockThatWentBack: the second attempt is executed at an earlier time than the
+// first, and the third finds it.
 func TestAttemptsByAClockThatWentBack(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -276,7 +307,10 @@ func TestAttemptsByAClockThatWentBack(t *testing.T) {
 		r.SetRate(one, rratelimiter.PerMinute(100))
 		r.SetRate(two, rratelimiter.PerMinute(100))
 		back := func() {
-			tap.Plan(rig.Plan{Lost: true, Then: func() { r.Advance(-2 * time.Second) }}, rig.Plan{Cut: true, Then: func() { r.Advance(time.Second) }})
+			tap.Plan(
+				rig.Plan{Lost: true, Then: func() { r.Advance(-2 * time.Second) }},
+				rig.Plan{Cut: true, Then: func() { r.Advance(time.Second) }},
+			)
 		}
 		back()
 		if n, err := one.AcquireUpTo(t.Context(), 60); n != 60 || err != nil {
@@ -292,7 +326,8 @@ func TestAttemptsByAClockThatWentBack(t *testing.T) {
 	})
 }
 
-// TestIDsThatStartAgainAtZero: the ids of a batch are those of its client, also where their counter starts again.
+// TestIDsThatStartAgainAtZero: the ids of a batch are those of its client, also where their counter
+// starts again.
 func TestIDsThatStartAgainAtZero(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -311,8 +346,9 @@ func TestIDsThatStartAgainAtZero(t *testing.T) {
 	})
 }
 
-// TestRetryDatesItsWholeRecord: with a granularity the retry raises the score of a record that also holds the permits of an
-// earlier call, so those permits return late, too: by as much time as the retry took.
+// TestRetryDatesItsWholeRecord: with a granularity the retry raises the score of a record that also
+// holds the permits of an earlier call, so those permits return late, too: by as much time as the
+// retry took.
 func TestRetryDatesItsWholeRecord(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -326,12 +362,18 @@ func TestRetryDatesItsWholeRecord(t *testing.T) {
 			t.Errorf("%v, %v", ok, err)
 		}
 		at := dated(r, l)
-		r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true})
+		r.SameState(
+			l,
+			rratelimiter.State{
+				Rate: rratelimiter.PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true,
+			},
+		)
 	})
 }
 
-// TestShareThatCannotBeDetermined: once a later call has joined the record, the grant of the earlier attempt cannot be
-// determined. The retry takes nothing, and the error is ErrOutcomeUnknown.
+// TestShareThatCannotBeDetermined: once a later call has joined the record, the grant of the
+// earlier attempt cannot be determined. The retry takes nothing, and the error is
+// ErrOutcomeUnknown.
 func TestShareThatCannotBeDetermined(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -345,11 +387,17 @@ func TestShareThatCannotBeDetermined(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		at := dated(r, l)
-		r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true})
+		r.SameState(
+			l,
+			rratelimiter.State{
+				Rate: rratelimiter.PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true,
+			},
+		)
 	})
 }
 
-// TestRecordThatWasThereBefore: a call that never arrived is not confused by the record of earlier calls.
+// TestRecordThatWasThereBefore: a call that never arrived is not confused by the record of earlier
+// calls.
 func TestRecordThatWasThereBefore(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, format := range []rratelimiter.RecordFormat{rratelimiter.Redisson316, rratelimiter.Redisson317, rratelimiter.Redisson321} {
@@ -376,7 +424,8 @@ func TestRecordThatWasThereBefore(t *testing.T) {
 	})
 }
 
-// TestTooManyRecordsToLookThrough: an attempt behind more records than the script searches is not found.
+// TestTooManyRecordsToLookThrough: an attempt behind more records than the script searches is not
+// found.
 func TestTooManyRecordsToLookThrough(t *testing.T) {
 	rig.Long(t)
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -419,8 +468,11 @@ func TestOvertakenAttemptTakesNothing(t *testing.T) {
 				t.Errorf("attempt %d: %v, %v", i, reply, err)
 			}
 		}
-		r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 6, Used: 4, Records: 1, Oldest: r.Now(),
-			Newest: r.Now(), Consistent: true})
+		r.SameState(
+			l,
+			rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 6, Used: 4, Records: 1, Oldest: r.Now(),
+				Newest: r.Now(), Consistent: true},
+		)
 	})
 }
 
@@ -439,14 +491,18 @@ func TestOvertakenSharedCommandTakesNothing(t *testing.T) {
 		names := rig.Keys(l)
 		run := func(s *script.Script, on []string, args []any, want int64) {
 			t.Helper()
-			if reply, err := rig.Core(l.Client()).Topology().Run(t.Context(), new(script.Attempts), s, false, on, args...); err != nil || reply[0] != want {
+			if reply, err := rig.Core(l.Client()).Topology().Run(t.Context(), new(script.Attempts), s, false, on, args...); err != nil ||
+				reply[0] != want {
 				t.Errorf("%v, %v", reply, err)
 			}
 		}
 		run(protocol.AcquireScript, names, q.Args(nil, encoder, ask, true), 0)
 		run(protocol.AcquireManyScript, []string{names[keys.Config], names[keys.Value], names[keys.Permits]}, early, 10)
-		r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 6, Used: 4, Records: 1, Oldest: r.Now(),
-			Newest: r.Now(), Consistent: true})
+		r.SameState(
+			l,
+			rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 6, Used: 4, Records: 1, Oldest: r.Now(),
+				Newest: r.Now(), Consistent: true},
+		)
 	})
 }
 
@@ -455,7 +511,9 @@ func TestOvertakenAttemptOfAllowAllTakesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		rate := rratelimiter.PerMinute(10)
-		limiters := []*rratelimiter.Limiter{r.Limiter("a", rratelimiter.WithRate(rate)), r.Limiter("b", rratelimiter.WithRate(rate))}
+		limiters := []*rratelimiter.Limiter{
+			r.Limiter("a", rratelimiter.WithRate(rate)), r.Limiter("b", rratelimiter.WithRate(rate)),
+		}
 		var q protocol.AllowAll
 		q.Next(len(limiters), &protocol.Ask{Groups: []protocol.Group{{Size: 1, Rest: []int64{2}, Count: 2}}})
 		var keys []string
@@ -471,20 +529,26 @@ func TestOvertakenAttemptOfAllowAllTakesNothing(t *testing.T) {
 		}
 		r.Advance(10 * time.Millisecond)
 		for i, args := range [][]any{q.Args(nil, true), early} {
-			reply, err := rig.Core(r.Client).Topology().Run(t.Context(), new(script.Attempts), protocol.AllowAllScript, false, keys, args...)
+			reply, err := rig.Core(r.Client).
+				Topology().
+				Run(t.Context(), new(script.Attempts), protocol.AllowAllScript, false, keys, args...)
 			if err != nil || reply[0] != []int64{0, 9}[i] {
 				t.Errorf("attempt %d: %v, %v", i, reply, err)
 			}
 		}
 		for i, l := range limiters {
 			used := int64(2 + 2*i)
-			r.SameState(l, rratelimiter.State{Rate: rate, Available: 10 - used, Used: used, Records: 1, Oldest: r.Now(), Newest: r.Now(),
-				Consistent: true})
+			r.SameState(
+				l,
+				rratelimiter.State{Rate: rate, Available: 10 - used, Used: used, Records: 1, Oldest: r.Now(), Newest: r.Now(),
+					Consistent: true},
+			)
 		}
 	})
 }
 
-// TestTemporaryErrorsOfServers: a call is retried if the server did not execute it, and its outcome is not unknown.
+// TestTemporaryErrorsOfServers: a call is retried if the server did not execute it, and its outcome
+// is not unknown.
 func TestTemporaryErrorsOfServers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -512,7 +576,8 @@ func TestTemporaryErrorsOfServers(t *testing.T) {
 	})
 }
 
-// TestNonIdempotentCallsAreNotRetried: calls whose second execution replies differently are not retried.
+// TestNonIdempotentCallsAreNotRetried: calls whose second execution replies differently are not
+// retried.
 func TestNonIdempotentCallsAreNotRetried(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -591,14 +656,16 @@ func TestAllowAllIsMadeAgain(t *testing.T) {
 				lost.Then = func() { r.Advance(300 * time.Millisecond) }
 				tap.Plan(lost)
 				results, err := c.AllowAll(t.Context(), 4, a, b)
-				if err != nil || !results[0].Allowed || !results[1].Allowed || results[0].Remaining != 6 || results[1].Remaining != 16 {
+				if err != nil || !results[0].Allowed || !results[1].Allowed || results[0].Remaining != 6 ||
+					results[1].Remaining != 16 {
 					t.Errorf("%s: %+v, %v", name, results, err)
 				}
 				for _, l := range []*rratelimiter.Limiter{a, b} {
 					state, err := l.State(t.Context())
 					r.Must(err)
 					at := dated(r, l)
-					if state.Used != 4 || !state.Consistent || state.Records != 1 || !rig.Settings(l).ServerTime && !state.Oldest.Equal(at) {
+					if state.Used != 4 || !state.Consistent || state.Records != 1 ||
+						!rig.Settings(l).ServerTime && !state.Oldest.Equal(at) {
 						t.Errorf("%s: %+v at %v", name, state, r.Now())
 					}
 				}
@@ -620,8 +687,8 @@ func TestAllowAllIsMadeAgain(t *testing.T) {
 	})
 }
 
-// TestFoundAttemptOnAFullServer: a record that is found gets a new score, by a write that a full server refuses; nothing
-// else changes.
+// TestFoundAttemptOnAFullServer: a record that is found gets a new score, by a write that a full
+// server refuses; nothing else changes.
 func TestFoundAttemptOnAFullServer(t *testing.T) {
 	s := redistest.Real(t)
 	r := rig.New(t, s)
@@ -650,7 +717,8 @@ func TestFoundAttemptOnAFullServer(t *testing.T) {
 	}
 }
 
-// TestCallThatWasNeverSent: no server listens, so the outcome is never unknown, however long it takes to find out.
+// TestCallThatWasNeverSent: no server listens, so the outcome is never unknown, however long it
+// takes to find out.
 func TestCallThatWasNeverSent(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Nowhere(t)})
@@ -669,11 +737,13 @@ func TestCallThatWasNeverSent(t *testing.T) {
 	}
 }
 
-// A caller whose context ends at the moment of the reply may have changed something, so it gets ErrOutcomeUnknown.
+// A caller whose context ends at the moment of the reply may have changed something, so it gets
+// ErrOutcomeUnknown.
 func TestCancelAtTheReplyIsOutcomeUnknown(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		harmless := map[string]bool{ // these change nothing, or have the same effect when repeated
-			"AvailablePermits": true, "Peek": true, "State": true, "Glance": true, "Repair": true, "Clients": true, "Config": true, "Exists": true,
+			"AvailablePermits": true, "Peek": true, "State": true, "Glance": true, "Repair": true, "Clients": true,
+			"Config": true, "Exists": true,
 			"TTL": true,
 		}
 		for name := range rig.EveryMethod(nil, nil) {
@@ -702,8 +772,8 @@ func TestCancelAtTheReplyIsOutcomeUnknown(t *testing.T) {
 	})
 }
 
-// TestIDThatWasTaken: if an older grant has the same bytes as the record, the attempt wrote a different record, which
-// cannot be identified.
+// TestIDThatWasTaken: if an older grant has the same bytes as the record, the attempt wrote a
+// different record, which cannot be identified.
 func TestIDThatWasTaken(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -711,7 +781,9 @@ func TestIDThatWasTaken(t *testing.T) {
 		l := c.RateLimiter("rl")
 		r.SetRate(l, rratelimiter.PerMinute(10))
 		rig.Core(c).Identity().StartAt(41)
-		r.AddRecords(l, r.Millis()-1000, string(rig.Core(c).Identity().AppendPrefix(nil, record.Redisson317, 1))+"\x02\x00\x00\x00")
+		r.AddRecords(
+			l, r.Millis()-1000, string(rig.Core(c).Identity().AppendPrefix(nil, record.Redisson317, 1))+"\x02\x00\x00\x00",
+		)
 		r.Free(r.Limiter("rl"))
 		rig.Core(c).Identity().StartAt(41)
 		tap.Plan(rig.Plan{Cut: true})

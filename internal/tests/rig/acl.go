@@ -10,8 +10,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// ACLRule returns the ACL rule in docs/security.md as the words of a command, with the additions for the given uses. A use
-// is the first words of its line on that page.
+// ACLRule returns the ACL rule in docs/security.md as the words of a command, with the additions
+// for the given uses. A use is the first words of its line on that page.
 func ACLRule(t *testing.T, uses ...string) []any {
 	t.Helper()
 	page, err := os.ReadFile("../../../docs/security.md")

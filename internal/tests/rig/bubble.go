@@ -22,7 +22,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// A Bubble is an embedded server in a synctest bubble, where time passes only while all goroutines wait.
+// A Bubble is an embedded server in a synctest bubble, where time passes only while all goroutines
+// wait.
 type Bubble struct {
 	T      *testing.T
 	Server *miniredis.Miniredis
@@ -55,7 +56,8 @@ func (b *Bubble) MustAllow(what string, l *rratelimiter.Limiter, n int64, want r
 // Process starts another process. It ends with the test.
 func (b *Bubble) Process(opts ...rratelimiter.Option) *Process {
 	rdb := redis.NewClient(&redis.Options{
-		Addr: "127.0.0.1:6379", // not used; a host name would need a lookup, which does not work in a bubble
+		// not used; a host name would need a lookup, which does not work in a bubble
+		Addr: "127.0.0.1:6379",
 		Dialer: func(context.Context, string, string) (net.Conn, error) {
 			pipe, err := b.Server.Dial()
 			if err != nil {
@@ -67,10 +69,12 @@ func (b *Bubble) Process(opts ...rratelimiter.Option) *Process {
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	b.T.Cleanup(func() {
-		synctest.Wait() // for calls in flight, which a closed client would repeat later: but time has stopped
+		// for calls in flight, which a closed client would repeat later: but time has stopped
+		synctest.Wait()
 		rdb.Close()
 	})
-	for _, s := range []*script.Script{protocol.AcquireScript, protocol.ReleaseScript, protocol.ProbeScript} { // so that no call is three
+	// so that no call is three
+	for _, s := range []*script.Script{protocol.AcquireScript, protocol.ReleaseScript, protocol.ProbeScript} {
 		if err := rdb.ScriptLoad(b.T.Context(), s.Text).Err(); err != nil {
 			b.T.Fatal(err)
 		}
@@ -185,7 +189,8 @@ func (p *Process) MayStall() {
 	Core(p.Client).Tune(dispatch.Tuning{Linger: time.Minute})
 }
 
-// A Wire is the connection of a process to its server: it counts scripts, delays commands, and can lose replies.
+// A Wire is the connection of a process to its server: it counts scripts, delays commands, and can
+// lose replies.
 type Wire struct {
 	*redis.Client
 	scripts atomic.Int64          // calls of scripts so far
@@ -199,8 +204,9 @@ type Wire struct {
 	hung chan struct{}
 }
 
-// Calls returns how many scripts were called so far, once all goroutines of the bubble wait: so a call in the background is
-// never counted by chance. Only one goroutine of the bubble may call it at a time.
+// Calls returns how many scripts were called so far, once all goroutines of the bubble wait: so a
+// call in the background is never counted by chance. Only one goroutine of the bubble may call it
+// at a time.
 func (w *Wire) Calls() int64 {
 	synctest.Wait()
 	return w.scripts.Load()
@@ -268,7 +274,8 @@ func (w *Wire) PassNew() {
 	w.hung = nil
 }
 
-// A Call is one request of a test, in a goroutine of its own. Its results are valid once it has Ended.
+// A Call is one request of a test, in a goroutine of its own. Its results are valid once it has
+// Ended.
 type Call struct {
 	Ended  atomic.Bool
 	OK     bool

@@ -9,9 +9,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 )
 
-// Tests see what users see. The functions of this file are the exceptions: with them, a test tunes the dispatcher of a
-// client, waits until it is in a certain state, or sends it a request that no method makes. They read unexported fields
-// by reflection, so that the library needs no code for them.
+// Tests see what users see. The functions of this file are the exceptions: with them, a test tunes
+// the dispatcher of a client, waits until it is in a certain state, or sends it a request that no
+// method makes. They read unexported fields by reflection, so that the library needs no code for
+// them.
 
 // Core returns the dispatcher of a client.
 func Core(c *rratelimiter.Client) *dispatch.Client { return *field[*dispatch.Client](c, "core") }

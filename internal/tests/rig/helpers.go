@@ -37,8 +37,9 @@ func (c *HandClock) Now() time.Time { return time.Unix(0, c.ns.Load()) }
 // Advance moves the clock forward.
 func (c *HandClock) Advance(d time.Duration) { c.ns.Add(int64(d)) }
 
-// AutoPipelined returns an AutoPipeliner over a client. With a go-redis before 9.22, which has none, it returns the client
-// itself. By reflection, because the oldest go-redis must compile it, too.
+// AutoPipelined returns an AutoPipeliner over a client. With a go-redis before 9.22, which has
+// none, it returns the client itself. By reflection, because the oldest go-redis must compile it,
+// too.
 func AutoPipelined(t *testing.T, rdb redis.UniversalClient) redis.UniversalClient {
 	t.Helper()
 	method := reflect.ValueOf(rdb).MethodByName("AutoPipeline")
@@ -57,8 +58,8 @@ func AutoPipelined(t *testing.T, rdb redis.UniversalClient) redis.UniversalClien
 // Patient is a call timeout that outlasts pauses of a busy machine, which can last seconds.
 var Patient = rratelimiter.WithCallTimeout(time.Minute)
 
-// Standstills measures how long this process did not run although it should have, until the returned function is
-// called. Durations measured on a real server must allow for that.
+// Standstills measures how long this process did not run although it should have, until the
+// returned function is called. Durations measured on a real server must allow for that.
 func Standstills(t *testing.T) (stood func() time.Duration) {
 	const tick, usual = 2 * time.Millisecond, 6 * time.Millisecond
 	stop, sum := make(chan struct{}), make(chan time.Duration, 1)

@@ -28,8 +28,8 @@ func (l *Log) All() []rratelimiter.CallInfo {
 	return append([]rratelimiter.CallInfo(nil), l.calls...)
 }
 
-// Last waits until there are as many calls as given, and returns the last one; more calls fail the test. An observer sees
-// a call after its callers got their results, so the call may be late.
+// Last waits until there are as many calls as given, and returns the last one; more calls fail the
+// test. An observer sees a call after its callers got their results, so the call may be late.
 func (l *Log) Last(t *testing.T, calls int) rratelimiter.CallInfo {
 	t.Helper()
 	for range 5000 {

@@ -26,7 +26,8 @@ func EveryWay(l *rratelimiter.Limiter) map[string]func(ctx context.Context, n in
 	}
 }
 
-// EveryMethod returns all methods of a limiter that can fail, by name, and those of its client that acquire from it.
+// EveryMethod returns all methods of a limiter that can fail, by name, and those of its client that
+// acquire from it.
 func EveryMethod(c *rratelimiter.Client, l *rratelimiter.Limiter) map[string]func(context.Context) error {
 	rate := rratelimiter.PerMinute(10)
 	return map[string]func(context.Context) error{

@@ -8,7 +8,9 @@ import (
 )
 
 // Formats are all formats of records.
-var Formats = []rratelimiter.RecordFormat{rratelimiter.Redisson313, rratelimiter.Redisson316, rratelimiter.Redisson317, rratelimiter.Redisson321}
+var Formats = []rratelimiter.RecordFormat{
+	rratelimiter.Redisson313, rratelimiter.Redisson316, rratelimiter.Redisson317, rratelimiter.Redisson321,
+}
 
 // Prefix returns the bytes of the next record of the rig's client, without its permits.
 func (r *Rig) Prefix(f rratelimiter.RecordFormat) string {

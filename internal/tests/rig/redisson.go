@@ -8,8 +8,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 )
 
-// AskRedisson behaves like Redisson's tryAcquire: it returns 0 if it grants, else the ms until the oldest record
-// expires, plus three. KEYS: value, permits; ARGV: now, interval (ms), permits, record.
+// AskRedisson behaves like Redisson's tryAcquire: it returns 0 if it grants, else the ms until the
+// oldest record expires, plus three. KEYS: value, permits; ARGV: now, interval (ms), permits,
+// record.
 var AskRedisson = redis.NewScript(`
 local now, interval, wanted = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - interval)) do
@@ -23,8 +24,8 @@ if tonumber(redis.call('GET', KEYS[1])) >= wanted then
 end
 return tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]) + interval - now + 3`)
 
-// TakeForRedissons makes the library take a script for Redisson's, until the test ends: a server that has it counts as
-// one that Redisson uses.
+// TakeForRedissons makes the library take a script for Redisson's, until the test ends: a server
+// that has it counts as one that Redisson uses.
 func TakeForRedissons(t *testing.T, sha string) {
 	t.Helper()
 	old := dispatch.RedissonScripts

@@ -1,6 +1,7 @@
-// Package rig is what the tests in internal/tests share. Each folder beside it is a package with the tests of one topic,
-// which can run alone: go test ./internal/tests/lease. The tests use what users of the library use, read the keys in
-// Redis, and look into a client only by the functions of core.go. TestMain of each package calls Main.
+// Package rig is what the tests in internal/tests share. Each folder beside it is a package with
+// the tests of one topic, which can run alone: go test ./internal/tests/lease. The tests use what
+// users of the library use, read the keys in Redis, and look into a client only by the functions of
+// core.go. TestMain of each package calls Main.
 //
 // Most tests run on the embedded server and on real ones, with a [Rig], whose clock the test moves:
 //
@@ -14,7 +15,8 @@
 //		}
 //	})
 //
-// Tests of waiting callers, of several processes and of slow connections run in a [Bubble], where times are exact:
+// Tests of waiting callers, of several processes and of slow connections run in a [Bubble], where
+// times are exact:
 //
 //	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 //		l := b.Process().RateLimiter("rl", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
@@ -24,7 +26,8 @@
 //		b.Granted("the second caller", second, time.Second)
 //	})
 //
-// Tests of lost requests and replies use a [Tap], which breaks connections at chosen points: see [Rig.Tapped].
+// Tests of lost requests and replies use a [Tap], which breaks connections at chosen points: see
+// [Rig.Tapped].
 package rig
 
 import (
@@ -45,7 +48,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// A Rig is a client of a server, with a clock that the test moves, and with direct access to the keys.
+// A Rig is a client of a server, with a clock that the test moves, and with direct access to the
+// keys.
 type Rig struct {
 	T      *testing.T
 	Server *redistest.Server
@@ -57,7 +61,8 @@ type Rig struct {
 	at time.Time
 }
 
-// New returns a Rig. The options of the client come on top of its own: the clock, the id and a long call timeout.
+// New returns a Rig. The options of the client come on top of its own: the clock, the id and a long
+// call timeout.
 func New(t *testing.T, s *redistest.Server, opts ...rratelimiter.Option) *Rig {
 	r := &Rig{T: t, Server: s, Redis: s.Client(), at: time.Now().Truncate(time.Millisecond)}
 	counted := s.Client(redistest.NoDeadlines)
@@ -267,8 +272,8 @@ func (r *Rig) Unchanged(before map[string]string, what string) {
 	}
 }
 
-// CheckTTL checks the TTLs of keys, with a tolerance for the time since they were set. 0 means that a key has no TTL, -1
-// that there is no such key.
+// CheckTTL checks the TTLs of keys, with a tolerance for the time since they were set. 0 means that
+// a key has no TTL, -1 that there is no such key.
 func (r *Rig) CheckTTL(want time.Duration, keys ...string) {
 	r.T.Helper()
 	for _, key := range keys {
@@ -294,7 +299,8 @@ func (r *Rig) Settled(l *rratelimiter.Limiter) {
 	}
 }
 
-// ToBucket advances the clock to the given time after the start of a bucket of the given length (WithGranularity).
+// ToBucket advances the clock to the given time after the start of a bucket of the given length
+// (WithGranularity).
 func (r *Rig) ToBucket(length, after time.Duration) {
 	past := time.Duration(r.Now().UnixNano()) % length
 	r.Advance(length - past + after)

@@ -9,7 +9,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// A Served is a server that grants every request at once and keeps no state. While it is away, it refuses connections.
+// A Served is a server that grants every request at once and keeps no state. While it is away, it
+// refuses connections.
 type Served struct {
 	redis.Pipeliner
 	Away *atomic.Bool // nil: never

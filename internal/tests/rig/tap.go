@@ -20,14 +20,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// A Tap intercepts the connections of a client, and applies the test's plans to the next requests that run a script.
+// A Tap intercepts the connections of a client, and applies the test's plans to the next requests
+// that run a script.
 type Tap struct {
 	mu    sync.Mutex
 	plans []Plan
 	seen  int // requests that run a script
 }
 
-// A Plan determines what happens to one request, which may be a pipeline. The zero plan lets it pass.
+// A Plan determines what happens to one request, which may be a pipeline. The zero plan lets it
+// pass.
 type Plan struct {
 	Lost    bool   // it does not arrive
 	Half    bool   // only half of it arrives

@@ -1,4 +1,5 @@
-// Package servers tests each supported server and protocol, with the permissions that docs/security.md names.
+// Package servers tests each supported server and protocol, with the permissions that
+// docs/security.md names.
 package servers
 
 import (

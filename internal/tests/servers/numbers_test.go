@@ -9,7 +9,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// Scripts give whole numbers to Redis as text, because Redis 7.2.0 to 7.2.4 would write some of them with an exponent.
+// Scripts give whole numbers to Redis as text, because Redis 7.2.0 to 7.2.4 would write some of
+// them with an exponent.
 func TestNumbersOfScriptsAreText(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)

@@ -20,10 +20,11 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// security_test.go runs limiters as a user with exactly the permissions in docs/security.md, and over TLS.
+// security_test.go runs limiters as a user with exactly the permissions in docs/security.md, and
+// over TLS.
 
-// denied returns the contents of the server's ACL LOG, without the commands with which go-redis identifies itself at
-// the start of a connection.
+// denied returns the contents of the server's ACL LOG, without the commands with which go-redis
+// identifies itself at the start of a connection.
 func denied(t *testing.T, s *redistest.Server) (objects []string) {
 	t.Helper()
 	entries, err := s.Client().ACLLog(t.Context(), 100).Result()
@@ -38,8 +39,8 @@ func denied(t *testing.T, s *redistest.Server) (objects []string) {
 	return objects
 }
 
-// noPermission returns whether an error is the server's refusal of a command or a key, in a script or outside, in any
-// version.
+// noPermission returns whether an error is the server's refusal of a command or a key, in a script
+// or outside, in any version.
 func noPermission(err error) bool {
 	var answer redis.Error
 	if !errors.As(err, &answer) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
@@ -49,10 +50,13 @@ func noPermission(err error) bool {
 		strings.Contains(err.Error(), "can't run this command") || strings.Contains(err.Error(), "can't access")
 }
 
-// exercise uses everything of a limiter that the rule is for, so that every command in the scripts is executed.
+// exercise uses everything of a limiter that the rule is for, so that every command in the scripts
+// is executed.
 func exercise(ctx context.Context, rdb rratelimiter.Redis, name string) error {
 	at := time.Now()
-	c := rratelimiter.NewClient(rdb, rig.Patient, rratelimiter.WithClientID("me"), rratelimiter.WithClock(func() time.Time { return at }))
+	c := rratelimiter.NewClient(
+		rdb, rig.Patient, rratelimiter.WithClientID("me"), rratelimiter.WithClock(func() time.Time { return at }),
+	)
 	var failed []error
 	must := func(err error) {
 		if err != nil && !errors.Is(err, rratelimiter.ErrExceedsRate) {
@@ -89,7 +93,9 @@ func exercise(ctx context.Context, rdb rratelimiter.Redis, name string) error {
 		ask := protocol.Ask{Groups: []protocol.Group{{Size: 3, Count: 1}, {Size: 9, Count: 1}}, Detail: true}
 		for _, again := range []bool{false, true} { // and is retried
 			sent := new(script.Attempts)
-			reply, err := rig.Core(c).Topology().Try(ctx, sent, protocol.AcquireScript, rig.Keys(plain), q.Args(nil, rig.LimiterCore(plain).Encoder(), ask, again)...)
+			reply, err := rig.Core(c).
+				Topology().
+				Try(ctx, sent, protocol.AcquireScript, rig.Keys(plain), q.Args(nil, rig.LimiterCore(plain).Encoder(), ask, again)...)
 			if must(err); err == nil {
 				_, err = q.Reply(rig.LimiterCore(plain).Encoder(), sent, reply)
 				must(err)
@@ -188,7 +194,8 @@ func TestTheRuleOfReadOnlyUsers(t *testing.T) {
 		}
 	}
 	s := redistest.Real(t)
-	owner := rratelimiter.NewClient(s.Client(), rig.Patient).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+	owner := rratelimiter.NewClient(s.Client(), rig.Patient).
+		RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 	rig.MustTry(t, owner, 3, true)
 	rdb := rig.As(t, s, rule)
 	l := rratelimiter.NewClient(rdb, rig.Patient).RateLimiter("orders")
@@ -213,7 +220,8 @@ func TestTheRuleOfReadOnlyUsers(t *testing.T) {
 		t.Errorf("a large snapshot: %v", err)
 	}
 	for method, call := range methods {
-		if err := call(t.Context()); !noPermission(err) && method != "AvailablePermits" && method != "Repair" { // nothing to repair
+		if err := call(t.Context()); !noPermission(err) && method != "AvailablePermits" &&
+			method != "Repair" { // nothing to repair
 			t.Errorf("%s: %v", method, err)
 		}
 	}
@@ -289,11 +297,13 @@ func TestTheRuleOfThePageKeepsFromAllElse(t *testing.T) {
 		{"migrate", "127.0.0.1", 1, "orders", 0, 1}, {"swapdb", 0, 1}, {"move", "orders", 1}, {"expire", "orders", 1}, {"append", "orders", "x"},
 		{"del", "orders"}, {"xadd", "orders", "*", "a", "b"}, {"lpush", "orders", "a"}, {"sadd", "orders", "a"}, {"mget", "orders"},
 	} {
-		if err := rdb.Do(t.Context(), words...).Err(); !noPermission(err) && !strings.Contains(err.Error(), "unknown command") {
+		if err := rdb.Do(t.Context(), words...).Err(); !noPermission(err) &&
+			!strings.Contains(err.Error(), "unknown command") {
 			t.Errorf("%v: %v", words, err)
 		}
 	}
-	if got := admin.MGet(t.Context(), "billing", "{billing}:value", "order").Val(); fmt.Sprint(got) != "[x x x]" || admin.DBSize(t.Context()).Val() != 3 {
+	if got := admin.MGet(t.Context(), "billing", "{billing}:value", "order").Val(); fmt.Sprint(got) != "[x x x]" ||
+		admin.DBSize(t.Context()).Val() != 3 {
 		t.Errorf("something outside changed: %v", got)
 	}
 	// Every command of the server, except those that every user may send.
@@ -301,7 +311,9 @@ func TestTheRuleOfThePageKeepsFromAllElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	allowed := map[string]bool{"auth": true, "hello": true, "quit": true, "reset": true, "debug": true} // DEBUG is off for all
+	allowed := map[string]bool{
+		"auth": true, "hello": true, "quit": true, "reset": true, "debug": true,
+	} // DEBUG is off for all
 	for _, word := range rig.ACLRule(t) {
 		if name, found := strings.CutPrefix(word.(string), "+"); found {
 			name, _, _ = strings.Cut(name, "|")
@@ -317,7 +329,8 @@ func TestTheRuleOfThePageKeepsFromAllElse(t *testing.T) {
 		for range max(arity, -arity) - 1 {
 			words = append(words, "orders")
 		}
-		if err := rdb.Do(t.Context(), words...).Err(); !noPermission(err) && !strings.Contains(err.Error(), "unknown subcommand") {
+		if err := rdb.Do(t.Context(), words...).Err(); !noPermission(err) &&
+			!strings.Contains(err.Error(), "unknown subcommand") {
 			t.Errorf("%v: %v", words, err)
 		}
 	}
@@ -349,7 +362,9 @@ func TestTheRuleOfThePageOnACluster(t *testing.T) {
 					t.Errorf("refused: %q", objects)
 				}
 			}
-			if _, err := rratelimiter.NewClient(rdb, rig.Patient).RateLimiter("billing").Allow(t.Context(), 1); !noPermission(err) {
+			if _, err := rratelimiter.NewClient(rdb, rig.Patient).RateLimiter("billing").Allow(t.Context(), 1); !noPermission(
+				err,
+			) {
 				t.Error(err)
 			}
 		})
@@ -382,10 +397,12 @@ func TestRefusedConnectionsHaveCauses(t *testing.T) {
 			func(err error) bool { return redis.HasErrorPrefix(err, "WRONGPASS") },
 		},
 	} {
-		l := rratelimiter.NewClient(c.rdb, rig.Patient).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
+		l := rratelimiter.NewClient(c.rdb, rig.Patient).
+			RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 		for method, call := range rig.EveryMethod(l.Client(), l) {
 			err := call(t.Context())
-			if err == nil || !c.right(err) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) || strings.Contains(err.Error(), "hush") {
+			if err == nil || !c.right(err) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) ||
+				strings.Contains(err.Error(), "hush") {
 				t.Errorf("%s, %s: %v", what, method, err)
 			}
 		}

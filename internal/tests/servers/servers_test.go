@@ -19,16 +19,16 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// servers_test.go tests that the servers and protocols in compat/README.md are tested, and that every call of a limiter
-// works on each server with each protocol.
+// servers_test.go tests that the servers and protocols in compat/README.md are tested, and that
+// every call of a limiter works on each server with each protocol.
 
 func speaking(protocol int) func(*redis.Options) {
 	return func(o *redis.Options) { o.Protocol = protocol }
 }
 
-// TestServersThatAreClaimedAreTested compares the table of servers with those on which Each runs tests, and with the
-// releases on which a step of scripts/check runs tests. If the first server has another version than the one in the table,
-// only its row is not checked.
+// TestServersThatAreClaimedAreTested compares the table of servers with those on which Each runs
+// tests, and with the releases on which a step of scripts/check runs tests. If the first server has
+// another version than the one in the table, only its row is not checked.
 func TestServersThatAreClaimedAreTested(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it is about real servers, which -short leaves out")
@@ -44,7 +44,8 @@ func TestServersThatAreClaimedAreTested(t *testing.T) {
 	}
 	claimed := map[string]bool{}
 	for line := range strings.Lines(table) {
-		if cells := strings.Split(line, "|"); len(cells) == 5 && !strings.Contains(line, "---") && !strings.Contains(line, "server |") {
+		if cells := strings.Split(line, "|"); len(cells) == 5 && !strings.Contains(line, "---") &&
+			!strings.Contains(line, "server |") {
 			claimed[strings.TrimSpace(cells[1])+" by "+strings.TrimSpace(cells[2])] = true
 		}
 	}
@@ -138,14 +139,16 @@ func everyCall(t *testing.T, rdb rratelimiter.Redis) {
 	state, err := l.State(ctx)
 	check("State", state.Used, err, int64(10))
 	for name, opts := range map[string][]rratelimiter.LimiterOption{
-		"granularity": {rratelimiter.WithGranularity(time.Minute)}, "server time": {rratelimiter.WithServerTime()}, "a record each": {rratelimiter.WithRecordPerRequest()},
+		"granularity": {rratelimiter.WithGranularity(time.Minute)}, "server time": {rratelimiter.WithServerTime()},
+		"a record each": {rratelimiter.WithRecordPerRequest()},
 	} {
 		ok, err = c.RateLimiter("with "+name, append(opts, rratelimiter.WithRate(rate))...).TryAcquire(ctx, 1)
 		check(name, ok, err, true)
 	}
 	set, err = l.UpdateRate(ctx, rratelimiter.Rate{Permits: 12, Interval: time.Hour}, rratelimiter.KeepState())
 	check("UpdateRate", set, err, true)
-	ok, err = c.RateLimiter("{a}1", rratelimiter.WithEnforcedRate(rratelimiter.Rate{Permits: 13, Interval: time.Hour})).TryAcquire(ctx, 3)
+	ok, err = c.RateLimiter("{a}1", rratelimiter.WithEnforcedRate(rratelimiter.Rate{Permits: 13, Interval: time.Hour})).
+		TryAcquire(ctx, 3)
 	check("an enforced rate", ok, err, true)
 	for _, cond := range []rratelimiter.ExpireCondition{rratelimiter.IfNotSet, rratelimiter.IfSet, rratelimiter.IfGreater, rratelimiter.IfLess} {
 		d := map[rratelimiter.ExpireCondition]time.Duration{rratelimiter.IfNotSet: time.Hour, rratelimiter.IfSet: time.Hour, rratelimiter.IfGreater: 2 * time.Hour, rratelimiter.IfLess: time.Minute}[cond]
@@ -158,7 +161,14 @@ func everyCall(t *testing.T, rdb rratelimiter.Redis) {
 	check("ClearExpire", ok, err, true)
 	got, err := l.Config(ctx)
 	check("Config", got, err, rratelimiter.Rate{Permits: 13, Interval: time.Hour})
-	check("SetRate", nil, l.SetRate(ctx, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 2, Interval: time.Hour, KeepAlive: time.Hour}), nil)
+	check(
+		"SetRate",
+		nil,
+		l.SetRate(
+			ctx, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 2, Interval: time.Hour, KeepAlive: time.Hour},
+		),
+		nil,
+	)
 	ok, err = l.TryAcquire(ctx, 2)
 	check("TryAcquire per client", ok, err, true)
 	ids, err := l.Clients(ctx)
@@ -175,7 +185,8 @@ func everyCall(t *testing.T, rdb rratelimiter.Redis) {
 	}
 }
 
-// TestEveryCallOnAClusterByBothProtocols does so on a cluster of the oldest Redis, and of the newest one.
+// TestEveryCallOnAClusterByBothProtocols does so on a cluster of the oldest Redis, and of the
+// newest one.
 func TestEveryCallOnAClusterByBothProtocols(t *testing.T) {
 	for _, r := range []redistest.Release{redistest.Redis62, redistest.Redis82} {
 		t.Run(r.Name, func(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// grant_test.go tests which requests are granted, when permits return, and how expired records are removed.
+// grant_test.go tests which requests are granted, when permits return, and how expired records are
+// removed.
 
 func TestExactlyTheRateIsGranted(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -34,7 +35,8 @@ func TestExactlyTheRateIsGranted(t *testing.T) {
 				t.Errorf("%s of more than the rate: %v", name, err)
 			}
 		}
-		r.Must(r.Redis.Del(t.Context(), rig.Keys(l)[keys.Value]).Err()) // the first call wrote it: all free, as without it
+		// the first call wrote it: all free, as without it
+		r.Must(r.Redis.Del(t.Context(), rig.Keys(l)[keys.Value]).Err())
 		r.Unchanged(before, "asking for more than the rate")
 		if !r.Try(l, 10) || r.Try(l, 1) {
 			t.Error("not exactly ten were granted at once")
@@ -48,7 +50,12 @@ func TestExactlyTheRateIsGranted(t *testing.T) {
 		if r.Try(l, 1) {
 			t.Error("eleven were granted")
 		}
-		r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Used: 10, Records: 10, Oldest: r.Now(), Newest: r.Now(), Consistent: true})
+		r.SameState(
+			l,
+			rratelimiter.State{
+				Rate: rratelimiter.PerMinute(10), Used: 10, Records: 10, Oldest: r.Now(), Newest: r.Now(), Consistent: true,
+			},
+		)
 	})
 }
 
@@ -65,7 +72,9 @@ func TestPermitsReturnAfterExactlyOneInterval(t *testing.T) {
 				}
 				granted := r.Now()
 				r.Advance(rate.Interval - time.Millisecond)
-				r.SameState(l, rratelimiter.State{Rate: rate, Used: 3, Records: 1, Oldest: granted, Newest: granted, Consistent: true})
+				r.SameState(
+					l, rratelimiter.State{Rate: rate, Used: 3, Records: 1, Oldest: granted, Newest: granted, Consistent: true},
+				)
 				result, err := l.Allow(t.Context(), 1)
 				r.Must(err)
 				if want := (rratelimiter.Result{Limit: 3, RetryAfter: time.Millisecond, NextAfter: time.Millisecond, ResetAfter: time.Millisecond}); result != want {
@@ -215,8 +224,8 @@ func TestExpiredRecordsLeaveInBatches(t *testing.T) {
 	})
 }
 
-// TestManyExpiredRecordsDontBlockRedis counts the calls that remove them, and measures the scripts: one that reads all
-// records takes a tenth of a second.
+// TestManyExpiredRecordsDontBlockRedis counts the calls that remove them, and measures the scripts:
+// one that reads all records takes a tenth of a second.
 func TestManyExpiredRecordsDontBlockRedis(t *testing.T) {
 	const n = 200_000
 	s := redistest.Real(t)
@@ -232,7 +241,8 @@ func TestManyExpiredRecordsDontBlockRedis(t *testing.T) {
 			return 1`, []string{"seed"}, old, from).Err())
 	}
 	r.Must(r.Redis.ConfigSet(ctx, "slowlog-max-len", "10000").Err())
-	r.Try(r.Limiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(1))), 1) // so that the server knows the script
+	// so that the server knows the script
+	r.Try(r.Limiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(1))), 1)
 	for name, value := range expiredValues {
 		r.Must(r.Redis.Copy(ctx, "seed", rig.Keys(l)[keys.Permits], 0, true).Err())
 		r.Must(r.Redis.Del(ctx, rig.Keys(l)[keys.Value]).Err())
@@ -261,7 +271,9 @@ func TestManyExpiredRecordsDontBlockRedis(t *testing.T) {
 				worst = max(worst, entry.Duration)
 			}
 		}
-		t.Logf("%s: %d calls for one permit, %d in all, %d slower than 20 ms, slowest %v", name, first, r.Calls.Load(), over, worst)
+		t.Logf(
+			"%s: %d calls for one permit, %d in all, %d slower than 20 ms, slowest %v", name, first, r.Calls.Load(), over, worst,
+		)
 		// A busy machine may stop any script for a while, but not half of a hundred.
 		if limit := int(r.Calls.Load()) / 2; over > limit {
 			t.Errorf("%s: %d of %d scripts took longer than 20 ms, the slowest %v", name, over, r.Calls.Load(), worst)
@@ -269,7 +281,12 @@ func TestManyExpiredRecordsDontBlockRedis(t *testing.T) {
 		if fewest := map[bool]int64{true: 1, false: n / 2000}[name == "value fine"]; first != fewest {
 			t.Errorf("%s: one permit took %d calls, not %d", name, first, fewest)
 		}
-		r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(n), Used: n, Records: 2, Oldest: r.Now(), Newest: r.Now(), Consistent: true})
+		r.SameState(
+			l,
+			rratelimiter.State{
+				Rate: rratelimiter.PerMinute(n), Used: n, Records: 2, Oldest: r.Now(), Newest: r.Now(), Consistent: true,
+			},
+		)
 	}
 }
 
@@ -328,7 +345,8 @@ func TestARecordHoldsNoMoreThanFourBytes(t *testing.T) {
 	})
 }
 
-// TestAFullValueOfTheLargestRateIsNoGarbage checks that the script accepts the value that it wrote itself.
+// TestAFullValueOfTheLargestRateIsNoGarbage checks that the script accepts the value that it wrote
+// itself.
 func TestAFullValueOfTheLargestRateIsNoGarbage(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var seen rig.Log

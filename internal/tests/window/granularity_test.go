@@ -43,7 +43,12 @@ func TestGranularityDatesGrantsAtTheEndOfTheirBucket(t *testing.T) {
 				t.Errorf("%d ms into a bucket: %+v, want %+v", after, result, want)
 			}
 			at := time.UnixMilli(end)
-			r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerSecond(10), Available: 6, Used: 4, Records: 1, Oldest: at, Newest: at, Consistent: true})
+			r.SameState(
+				l,
+				rratelimiter.State{
+					Rate: rratelimiter.PerSecond(10), Available: 6, Used: 4, Records: 1, Oldest: at, Newest: at, Consistent: true,
+				},
+			)
 
 			// Never early, and no later than the end.
 			r.Advance(protocol.Millis(end - start + 999))
@@ -97,7 +102,11 @@ func TestGranularityJoinsTheGrantsOfABucket(t *testing.T) {
 			}
 			// The record has the id of the last grant.
 			member := r.Members(l)[0].Member
-			mine, theirs := binary.BigEndian.Uint16([]byte(last[len(last)-2:])), binary.BigEndian.Uint16([]byte(member[len(member)-6:]))
+			mine, theirs := binary.BigEndian.Uint16(
+				[]byte(last[len(last)-2:]),
+			), binary.BigEndian.Uint16(
+				[]byte(member[len(member)-6:]),
+			)
 			if mine-theirs != 1 {
 				t.Errorf("%v: the record's id ends in %x, the next id in %x", format, theirs, mine)
 			}
@@ -114,7 +123,10 @@ func TestGranularityByTheServersClock(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		r.Advance(-20 * 365 * 24 * time.Hour)
-		l := r.Limiter("rl", rratelimiter.WithServerTime(), rratelimiter.WithGranularity(d), rratelimiter.WithRate(rratelimiter.PerMinute(100)))
+		l := r.Limiter(
+			"rl", rratelimiter.WithServerTime(), rratelimiter.WithGranularity(d),
+			rratelimiter.WithRate(rratelimiter.PerMinute(100)),
+		)
 		start := time.Now()
 		for range 3 {
 			r.Try(l, 3)
@@ -160,7 +172,9 @@ func TestGranularityJoinsOnlyOwnRecords(t *testing.T) {
 			end := r.Millis() + 47
 			own := r.Prefix(format)
 			foreign := []string{
-				rig.MemberOf("12345678", 5), "\x10" + strings.Repeat("j", 16) + "\x02\x00\x00\x00", "\xf4\x1e\x87\x5c\x02\x00\x00\x00",
+				rig.MemberOf(
+					"12345678", 5,
+				), "\x10" + strings.Repeat("j", 16) + "\x02\x00\x00\x00", "\xf4\x1e\x87\x5c\x02\x00\x00\x00",
 				"", "abc", own[:len(own)-2] + "\x03\x00\x00\x00", own + "\x00\x01\x00\x00\x00", strings.Repeat("\x00", len(own)+4),
 			}
 			r.AddRecords(l, end, foreign...)
@@ -220,7 +234,9 @@ func TestGranularityBoundsTheRecords(t *testing.T) {
 			r.Wipe()
 			others := r.Beside("other")
 			l := r.Limiter("rl", rratelimiter.WithGranularity(d))
-			limiters := []*rratelimiter.Limiter{l, l, others.Limiter("rl", rratelimiter.WithGranularity(2*time.Millisecond)), others.Limiter("rl")}
+			limiters := []*rratelimiter.Limiter{
+				l, l, others.Limiter("rl", rratelimiter.WithGranularity(2*time.Millisecond)), others.Limiter("rl"),
+			}
 			r.SetRate(l, rratelimiter.PerSecond(rate))
 			var grants []window.Grant
 			tag := r.Prefix(rratelimiter.Redisson317)[3:6]
@@ -265,8 +281,8 @@ func TestGranularityBoundsTheRecords(t *testing.T) {
 	})
 }
 
-// TestGranularityReturnsExactWaits checks that permits are free at RetryAfter and not before, with records of clients
-// with other buckets.
+// TestGranularityReturnsExactWaits checks that permits are free at RetryAfter and not before, with
+// records of clients with other buckets.
 func TestGranularityReturnsExactWaits(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		seed := rand.Uint64()
@@ -312,8 +328,9 @@ func TestGranularityReturnsExactWaits(t *testing.T) {
 	})
 }
 
-// TestGranularityCountsItsOwnGrantInItsPlace: a call that grants some requests and refuses others returns when the
-// refused permits are free, also if another client's record expires after the one that it writes.
+// TestGranularityCountsItsOwnGrantInItsPlace: a call that grants some requests and refuses others
+// returns when the refused permits are free, also if another client's record expires after the one
+// that it writes.
 func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -377,7 +394,8 @@ func TestGranularityAndRelease(t *testing.T) {
 	})
 }
 
-// TestGranularityIsClampedToTheRateInForce sets rates whose intervals are too short for the granularity.
+// TestGranularityIsClampedToTheRateInForce sets rates whose intervals are too short for the
+// granularity.
 func TestGranularityIsClampedToTheRateInForce(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, test := range []struct{ interval, bucket int64 }{
@@ -526,27 +544,35 @@ func TestGranularityAndOptionsThatDontGoTogether(t *testing.T) {
 			rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 10 * time.Second})}, false},
 		"more than a tenth": {nil, []rratelimiter.LimiterOption{d,
 			rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 9999 * time.Millisecond})}, true},
-		"more than a tenth, enforced": {nil, []rratelimiter.LimiterOption{rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(1)), d}, true},
+		"more than a tenth, enforced": {
+			nil, []rratelimiter.LimiterOption{rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(1)), d}, true,
+		},
 		"more than a tenth, default": {[]rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerSecond(1))},
 			[]rratelimiter.LimiterOption{d}, true},
 		"a finer one over a default": {[]rratelimiter.LimiterOption{d},
-			[]rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithGranularity(time.Millisecond)}, false},
+			[]rratelimiter.LimiterOption{
+				rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithGranularity(time.Millisecond),
+			}, false},
 	}
 	for name, test := range tests {
-		l := rratelimiter.NewClient(closed, rratelimiter.WithLimiterDefaults(test.defaults...)).RateLimiter("rl", test.options...)
-		if _, err := l.Exists(t.Context()); errors.Is(err, rratelimiter.ErrInvalidOption) != test.wrong || errors.Is(err, redis.ErrClosed) == test.wrong {
+		l := rratelimiter.NewClient(closed, rratelimiter.WithLimiterDefaults(test.defaults...)).
+			RateLimiter("rl", test.options...)
+		if _, err := l.Exists(t.Context()); errors.Is(err, rratelimiter.ErrInvalidOption) != test.wrong ||
+			errors.Is(err, redis.ErrClosed) == test.wrong {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// Local grants, which have no record, do not make a client forget the records of the grants before them: a later call that is
-// lost is not confused by these.
+// Local grants, which have no record, do not make a client forget the records of the grants before
+// them: a later call that is lost is not confused by these.
 func TestLocalGrantsHaveNoRecord(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(100)), rratelimiter.WithGranularity(6*time.Second),
-			rratelimiter.WithFallback(1))
+		l := p.RateLimiter(
+			"l", rratelimiter.WithRate(rratelimiter.PerMinute(100)), rratelimiter.WithGranularity(6*time.Second),
+			rratelimiter.WithFallback(1),
+		)
 		b.SleepTo(10 * ms)
 		b.Granted("by Redis", b.Try(l, 1), 10*ms)
 		mend := p.Wire.Fail(rig.ErrRefused)

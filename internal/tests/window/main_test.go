@@ -1,5 +1,5 @@
-// Package window tests the limit itself: no window of the interval holds more grants than the rate allows, and permits
-// return on time.
+// Package window tests the limit itself: no window of the interval holds more grants than the rate
+// allows, and permits return on time.
 package window
 
 import (

@@ -23,7 +23,8 @@ func TestServerTimeDatesGrantsByTheServer(t *testing.T) {
 			t.Errorf("%+v, %v", results, err)
 		}
 		for _, m := range r.Members(l) {
-			if at := time.UnixMilli(int64(m.Score)); at.Before(start.Add(-time.Second)) || at.After(time.Now().Add(time.Second)) {
+			if at := time.UnixMilli(int64(m.Score)); at.Before(start.Add(-time.Second)) ||
+				at.After(time.Now().Add(time.Second)) {
 				t.Errorf("a grant is dated %v, it was at %v", at, start)
 			}
 		}
@@ -46,7 +47,8 @@ func TestServerTime(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		at := func(shift time.Duration) *rratelimiter.Limiter {
 			clock := rratelimiter.WithClock(func() time.Time { return time.Now().Add(shift) })
-			return b.Process(clock).RateLimiter("l", rratelimiter.WithServerTime(), rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+			return b.Process(clock).
+				RateLimiter("l", rratelimiter.WithServerTime(), rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		}
 		early, right, late := at(-24*time.Hour), at(0), at(24*time.Hour)
 		b.Granted("the one ahead", b.Try(late, 4), 0)

@@ -26,7 +26,8 @@ func TestSetRateForgetsOrKeeps(t *testing.T) {
 			after  rratelimiter.Rate
 			keep   bool
 			free   int64 // right after
-			later  int64 // once the earlier grants have expired under the old rate; the new interval is longer
+			// once the earlier grants have expired under the old rate; the new interval is longer
+			later int64
 		}{
 			{"forgets", rratelimiter.PerMinute(10), 7, rratelimiter.PerMinute(10), false, 10, 10},
 			{"keeps the same", rratelimiter.PerMinute(10), 7, rratelimiter.PerMinute(10), true, 3, 10},
@@ -72,7 +73,8 @@ func TestSetRateForgetsOrKeeps(t *testing.T) {
 				if free := r.Free(l); free != test.free {
 					t.Errorf("%d are free, want %d", free, test.free)
 				}
-				if test.before.Type == rratelimiter.PerClient && r.Redis.Exists(t.Context(), "{rl}:value:other", "{rl}:permits:other").Val() != 2 {
+				if test.before.Type == rratelimiter.PerClient &&
+					r.Redis.Exists(t.Context(), "{rl}:value:other", "{rl}:permits:other").Val() != 2 {
 					t.Error("another client's state is gone")
 				}
 				if test.before.Type != test.after.Type {
@@ -114,8 +116,8 @@ func TestKeptGrantsAboveTheNewRateReturnInOrder(t *testing.T) {
 	})
 }
 
-// TestANewRateBeforeItsRecordsAreAddedUp: very many records are added up after the rate was set. Until then nothing is free,
-// and what returns pays first for what a lower rate owes.
+// TestANewRateBeforeItsRecordsAreAddedUp: very many records are added up after the rate was set.
+// Until then nothing is free, and what returns pays first for what a lower rate owes.
 func TestANewRateBeforeItsRecordsAreAddedUp(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, test := range []struct {
@@ -160,8 +162,9 @@ func TestANewRateBeforeItsRecordsAreAddedUp(t *testing.T) {
 	})
 }
 
-// TestRatesThatAlternate: old and new processes of a deployment enforce two rates, each against the other. What is owed above
-// the lower rate is not forgotten when the higher one returns, so an interval holds no more than the higher rate.
+// TestRatesThatAlternate: old and new processes of a deployment enforce two rates, each against the
+// other. What is owed above the lower rate is not forgotten when the higher one returns, so an
+// interval holds no more than the higher rate.
 func TestRatesThatAlternate(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)

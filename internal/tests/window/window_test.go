@@ -20,8 +20,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// window_test.go checks the limit in real time: by the callers' clocks, in nanoseconds, no window of the interval holds
-// more permits than the rate.
+// window_test.go checks the limit in real time: by the callers' clocks, in nanoseconds, no window
+// of the interval holds more permits than the rate.
 
 var exactRates = []rratelimiter.Rate{
 	{Permits: 3, Interval: time.Millisecond},
@@ -63,25 +63,31 @@ var exactWays = []way{
 	{"the server's time", []rratelimiter.LimiterOption{rratelimiter.WithServerTime()}, tryOne},
 }
 
-// waysOf returns the methods to test with a rate: with a long interval only the first few, because they take long.
+// waysOf returns the methods to test with a rate: with a long interval only the first few, because
+// they take long.
 func waysOf(rate rratelimiter.Rate) []way {
 	if rate.Interval >= time.Second {
 		return exactWays[:2]
 	}
 	if bucket := rate.Interval / 20; bucket >= 2*time.Millisecond {
 		granular := []rratelimiter.LimiterOption{rratelimiter.WithGranularity(bucket)}
-		return append([]way{{"a granularity", granular, tryOne}, {"AllowAll with a granularity", granular, allowAllOne}}, exactWays...)
+		return append(
+			[]way{{"a granularity", granular, tryOne}, {"AllowAll with a granularity", granular, allowAllOne}},
+			exactWays...)
 	}
 	return exactWays
 }
 
-// judgeExactly fails the test if a window holds more than the rate, or if nothing was granted. How much is granted
-// depends on the machine.
+// judgeExactly fails the test if a window holds more than the rate, or if nothing was granted. How
+// much is granted depends on the machine.
 func judgeExactly(t *testing.T, rate rratelimiter.Rate, lasted time.Duration, grants []window.Grant) {
 	t.Helper()
 	most, at := window.Largest(grants, rate.Interval)
 	ideal := float64(rate.Permits) * (float64(lasted)/float64(rate.Interval) + 1)
-	t.Logf("%v: at most %d in a window, %d in sum, %.1f %% of what the rate allows", rate, most, len(grants), 100*float64(len(grants))/ideal)
+	t.Logf(
+		"%v: at most %d in a window, %d in sum, %.1f %% of what the rate allows", rate, most, len(grants),
+		100*float64(len(grants))/ideal,
+	)
 	if most > rate.Permits || len(grants) == 0 {
 		t.Errorf("%v: %d permits within an interval, from %v on; %d in sum", rate, most, at, len(grants))
 	}
@@ -124,7 +130,8 @@ func TestNoWindowAboveTheRateInRealTime(t *testing.T) {
 	}
 }
 
-// TestNoWindowAboveTheRateInFakeTime: requests come at any microsecond, and each call takes no time.
+// TestNoWindowAboveTheRateInFakeTime: requests come at any microsecond, and each call takes no
+// time.
 func TestNoWindowAboveTheRateInFakeTime(t *testing.T) {
 	for _, rate := range exactRates[:4] {
 		for _, way := range waysOf(rate) {
@@ -182,8 +189,8 @@ func TestNoWindowAboveTheRateWithoutRedis(t *testing.T) {
 	}
 }
 
-// Two processes with callers of all kinds: no window holds more than the rate, by the log of grants and by the scores,
-// and the rate is used.
+// Two processes with callers of all kinds: no window holds more than the rate, by the log of grants
+// and by the scores, and the rate is used.
 func TestNoWindowAboveTheRate(t *testing.T) {
 	const permits, interval, lasts = 200, 250 * ms, 3 * time.Second
 	server := redistest.Real(t)
@@ -264,8 +271,8 @@ func TestNoWindowAboveTheRate(t *testing.T) {
 	for _, s := range scores {
 		written = append(written, s)
 	}
-	// A record has the time at which its call was sent. Calls of two processes may overtake each other, so a record
-	// counts only if that cannot move it into or out of the window.
+	// A record has the time at which its call was sent. Calls of two processes may overtake each
+	// other, so a record counts only if that cannot move it into or out of the window.
 	var slowest time.Duration
 	var used int64
 	for _, f := range calls.All() {

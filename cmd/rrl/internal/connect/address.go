@@ -10,8 +10,9 @@ import (
 	"strings"
 )
 
-// address.go reads addresses. It is stricter than a URL parser: rrl calls the server that an address names, or none. A
-// password with a character that ends a part of a URL must not move the host, and a missing host is not localhost.
+// address.go reads addresses. It is stricter than a URL parser: rrl calls the server that an
+// address names, or none. A password with a character that ends a part of a URL must not move the
+// host, and a missing host is not localhost.
 
 // An address has the parts of an address, as written.
 type address struct {
@@ -59,7 +60,8 @@ func parse(text string) (a address, ok bool) {
 	return a, ok && err == nil && !query.Has("addr") && !(query.Has("db") && a.path != "")
 }
 
-// endpoints returns hosts that are separated by commas, each with its port. port is the default; "": a host needs its own.
+// endpoints returns hosts that are separated by commas, each with its port. port is the default;
+// "": a host needs its own.
 func endpoints(names, port string) (all []string, ok bool) {
 	for name := range strings.SplitSeq(names, ",") {
 		parts := endpoint.FindStringSubmatch(name)

@@ -1,5 +1,6 @@
-// Package connect connects rrl to a Redis server, to a cluster, or to the master that Sentinels report. The addresses
-// and passwords come from flags and from the environment. No password is printed. Errors say what the operator can do.
+// Package connect connects rrl to a Redis server, to a cluster, or to the master that Sentinels
+// report. The addresses and passwords come from flags and from the environment. No password is
+// printed. Errors say what the operator can do.
 package connect
 
 import (
@@ -26,9 +27,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// connect.go makes the connection for an address, and ensures that no password in an address is ever printed:
-// a printed address is put together anew from host, port and database, errors of parsers are replaced, and errors of
-// servers, some of which repeat what they were sent, are cleaned.
+// connect.go makes the connection for an address, and ensures that no password in an address is
+// ever printed: a printed address is put together anew from host, port and database, errors of
+// parsers are replaced, and errors of servers, some of which repeat what they were sent, are
+// cleaned.
 
 // A Server is the Redis of a command.
 type Server struct {
@@ -59,20 +61,20 @@ type Limiter struct {
 	core *dispatch.Limiter // if its name is invalid, each of its methods returns that error
 }
 
-// Survey reads the raw content of the limiter's keys, with at most count records from index first on, newest first. With
-// own it reads the client's keys, whatever the limiter's type.
+// Survey reads the raw content of the limiter's keys, with at most count records from index first
+// on, newest first. With own it reads the client's keys, whatever the limiter's type.
 func (l *Limiter) Survey(ctx context.Context, first, count int, own bool) (protocol.Stored, error) {
 	return l.core.Survey(ctx, first, count, own)
 }
 
-// Collect removes the client's own value and permits keys if they hold nothing of use. With dry it only returns what it
-// would do. Keys with records that counted within the last idle are in use.
+// Collect removes the client's own value and permits keys if they hold nothing of use. With dry it
+// only returns what it would do. Keys with records that counted within the last idle are in use.
 func (l *Limiter) Collect(ctx context.Context, idle time.Duration, dry bool) (protocol.Collected, error) {
 	return l.core.Collect(ctx, idle, dry)
 }
 
-// Limiter returns a limiter of a client with an id; "" is any client. Its clock is the server's: this host's may be
-// wrong.
+// Limiter returns a limiter of a client with an id; "" is any client. Its clock is the server's:
+// this host's may be wrong.
 func (s *Server) Limiter(name, client string) *Limiter {
 	if client != "" {
 		return s.newClient(rratelimiter.WithClientID(client)).limiter(name, client)
@@ -105,8 +107,8 @@ func (s *Server) Close() {
 	}
 }
 
-// Clean removes the secrets from an error's text, and characters that a terminal may interpret, since a server may send
-// any text. It keeps the wrapped errors for errors.Is and errors.As.
+// Clean removes the secrets from an error's text, and characters that a terminal may interpret,
+// since a server may send any text. It keeps the wrapped errors for errors.Is and errors.As.
 func (s *Server) Clean(err error) error {
 	if err == nil {
 		return nil
@@ -130,7 +132,8 @@ func (c cleaned) Error() string        { return c.text }
 func (c cleaned) Is(target error) bool { return errors.Is(c.err, target) }
 func (c cleaned) As(target any) bool   { return errors.As(c.err, target) }
 
-// repeated matches the arguments in a server's error for an unknown command. They can contain a part of a password.
+// repeated matches the arguments in a server's error for an unknown command. They can contain a
+// part of a password.
 var repeated = regexp.MustCompile(`(?s), with args beginning with: .*`)
 
 var (
@@ -141,15 +144,16 @@ var (
 // Redacted returns a user's text up to where an address begins.
 func Redacted(text string) string { return addressed.ReplaceAllString(text, "$1://***") }
 
-// LastDefence removes text in the place of an address's password, in case any other step missed one.
+// LastDefence removes text in the place of an address's password, in case any other step missed
+// one.
 func LastDefence(text string) string { return credentials.ReplaceAllString(text, "$1://***@") }
 
 type silence struct{}
 
 func (silence) Printf(context.Context, string, ...any) {}
 
-// Calls return their errors; log lines would break the view. The logger is global, so it is set before any client is
-// made.
+// Calls return their errors; log lines would break the view. The logger is global, so it is set
+// before any client is made.
 func init() { redis.SetLogger(silence{}) }
 
 // To returns the server of an address, or starts an embedded one if it is "". It makes no call.
@@ -167,27 +171,33 @@ const byFlag = "--redis"
 type access struct {
 	user, password, sentinelPassword string // used if the address has none
 	tls                              *tls.Config
-	from                             string        // origin of the address, for errors: a flag, or an environment variable
-	clustered                        bool          // the address is that of a node of a cluster
-	timeout                          time.Duration // 0: DefaultTimeout
-	errs                             io.Writer     // gets a line about waiting; nil: none
+	// origin of the address, for errors: a flag, or an environment variable
+	from      string
+	clustered bool          // the address is that of a node of a cluster
+	timeout   time.Duration // 0: DefaultTimeout
+	errs      io.Writer     // gets a line about waiting; nil: none
 }
 
-// connectBy returns the server of an address that is not "". A host and a port alone are a single server, or a node of a
-// cluster.
+// connectBy returns the server of an address that is not "". A host and a port alone are a single
+// server, or a node of a cluster.
 func connectBy(text string, a access) (*Server, error) {
 	a.timeout = cmp.Or(a.timeout, DefaultTimeout)
 	to, ok := parse(text)
 	switch scheme, kind := to.scheme, to.kind; {
-	case !strings.Contains(text, "://") && !ok, scheme != "redis" && scheme != "rediss" && (scheme != "unix" || kind != ""),
+	case !strings.Contains(text, "://") && !ok,
+		scheme != "redis" && scheme != "rediss" && (scheme != "unix" || kind != ""),
 		kind != "" && kind != "cluster" && kind != "sentinel":
-		return nil, errors.New(a.from + " is not an address: it must be host:port, or begin with redis://, rediss://, unix://, redis+cluster:// " +
-			"or redis+sentinel://")
+		return nil, errors.New(
+			a.from + " is not an address: it must be host:port, or begin with redis://, rediss://, unix://, redis+cluster:// " +
+				"or redis+sentinel://",
+		)
 	case !ok:
 		return nil, a.unreadable()
 	case a.tls != nil && scheme != "rediss":
-		return nil, errors.New("--ca, --cert, --key and --insecure are for TLS: the address of " + a.from + " must begin with rediss://, " +
-			"rediss+cluster:// or rediss+sentinel://")
+		return nil, errors.New(
+			"--ca, --cert, --key and --insecure are for TLS: the address of " + a.from + " must begin with rediss://, " +
+				"rediss+cluster:// or rediss+sentinel://",
+		)
 	case kind == "sentinel":
 		return connectSentinel(to, a)
 	case kind == "cluster" || len(to.hosts) > 1 || a.clustered:
@@ -224,7 +234,8 @@ func (a access) complete(user, password *string, to **tls.Config) {
 	*to = config
 }
 
-// wait makes a client bound a call by its context (patience.go), unless the address has shorter timeouts.
+// wait makes a client bound a call by its context (patience.go), unless the address has shorter
+// timeouts.
 func (a access) wait(byContext *bool, dial, read *time.Duration, tries *int) {
 	*byContext, *tries = true, 1 // go-redis retries commands
 	*dial, *read = cmp.Or(*dial, a.timeout), cmp.Or(*read, a.timeout)
@@ -232,7 +243,9 @@ func (a access) wait(byContext *bool, dial, read *time.Duration, tries *int) {
 
 // server returns a server whose calls are bounded.
 func (a access) server(rdb redis.UniversalClient, where string) *Server {
-	s := &Server{Redis: rdb, Where: where, from: a.from, patience: &patience{timeout: a.timeout, where: where, errs: a.errs}}
+	s := &Server{
+		Redis: rdb, Where: where, from: a.from, patience: &patience{timeout: a.timeout, where: where, errs: a.errs},
+	}
 	rdb.AddHook(s.patience)
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		cluster.OnNewNode(func(node *redis.Client) { node.AddHook(s.patience) })
@@ -274,8 +287,8 @@ func connectCluster(to address, a access) (*Server, error) {
 	return s, nil
 }
 
-// connectSentinel returns the master that sentinels have by a name: redis+sentinel://host:port,host:port/name/database.
-// A password in the address is the master's.
+// connectSentinel returns the master that sentinels have by a name:
+// redis+sentinel://host:port,host:port/name/database. A password in the address is the master's.
 func connectSentinel(to address, a access) (*Server, error) {
 	master, database, _ := strings.Cut(to.path, "/")
 	name, err := url.PathUnescape(master)
@@ -291,7 +304,8 @@ func connectSentinel(to address, a access) (*Server, error) {
 	failover := &redis.FailoverOptions{
 		MasterName: name, SentinelAddrs: to.hosts, SentinelPassword: a.sentinelPassword,
 		Username: options.Username, Password: options.Password, DB: options.DB, TLSConfig: options.TLSConfig,
-		DialerRetries: options.DialerRetries, DialTimeout: options.DialTimeout, ReadTimeout: options.ReadTimeout, WriteTimeout: options.WriteTimeout,
+		DialerRetries: options.DialerRetries, DialTimeout: options.DialTimeout, ReadTimeout: options.ReadTimeout,
+		WriteTimeout:          options.WriteTimeout,
 		ContextTimeoutEnabled: options.ContextTimeoutEnabled,
 	}
 	where := fmt.Sprintf("the master %s of the sentinels %s", render.Printable(name), strings.Join(to.hosts, ", "))
@@ -303,7 +317,8 @@ func connectSentinel(to address, a access) (*Server, error) {
 	return s, nil
 }
 
-// hide adds a password to the secrets, both plain and as written in the address, where it follows the user.
+// hide adds a password to the secrets, both plain and as written in the address, where it follows
+// the user.
 func (s *Server) hide(password, user string) {
 	_, written, _ := strings.Cut(strings.TrimSuffix(user, "@"), ":")
 	s.secrets = append(s.secrets, written, password)

@@ -56,7 +56,10 @@ func TestOtherKindsOfAddresses(t *testing.T) {
 	for _, c := range []struct{ address, where string }{
 		{"redis+cluster://user:secret@a:7000", "the cluster of a:7000"},
 		{"rediss+cluster://a:7000,b:7001", "the cluster of a:7000, b:7001"},
-		{"redis+sentinel://user:secret@a:26380,b/my%20master/2", `the master "my master" of the sentinels a:26380, b:26379, database 2`},
+		{
+			"redis+sentinel://user:secret@a:26380,b/my%20master/2",
+			`the master "my master" of the sentinels a:26380, b:26379, database 2`,
+		},
 		{"rediss+sentinel://a/mymaster", "the master mymaster of the sentinels a:26379"},
 	} {
 		s, err := connectBy(c.address, access{password: "secret", sentinelPassword: "secret"})
@@ -81,22 +84,29 @@ func TestOtherKindsOfAddresses(t *testing.T) {
 		if err == nil {
 			s.Close()
 		}
-		if part != "" && (err == nil || !strings.Contains(err.Error(), part)) || err != nil && strings.Contains(err.Error(), "hush") {
+		if part != "" && (err == nil || !strings.Contains(err.Error(), part)) ||
+			err != nil && strings.Contains(err.Error(), "hush") {
 			t.Errorf("%s: %v, want %q", address, err, part)
 		}
 	}
 }
 
-// What an address does not name is not called: no default takes the place of a host, and no character of a password
-// moves it.
+// What an address does not name is not called: no default takes the place of a host, and no
+// character of a password moves it.
 func TestAddressesThatNameNoServer(t *testing.T) {
 	for _, text := range []string{
-		"redis://:hush@/#hush@prod:6380", "redis://user:123#hush@prod", "redis://prod#hush", "redis://user:123/hush@prod", "redis://user:12?hush@prod",
-		"redis://", "redis:///0", "redis://:7000", "redis://user:hush@", "redis://user:hush@:7000", "rediss://", "redis+cluster://", "redis+cluster:///0",
-		"redis+sentinel:///hush", "redis://,", "redis://a,", "redis://,a:1", "127.0.0.1:7611:1", "redis://127.0.0.1:7611:1", "::1:7000", "redis://::1", "[::1]",
-		"redis://[::1", "redis://[a]", "redis://[1.2.3.4]", "redis://a:0", "redis://a:65536", "redis://a:", "redis://a:port", "redis://a b", "redis://a%2Fb",
-		"unix://host/hush.sock", "unix://", "unix://me:hush@", ":7000", "redis+cluster://a?addr=b:1", "redis://a/3?db=2", "redis://a\\b", "redis://-a",
-		"redis+cluster://u:hush@h1:1,u:hush@h2:2", "redis://h1:1,u:hush@h2:2", "redis+sentinel://u:hush@a,u:hush@b/m", "redis://u:hu,sh@a", "redis://u:hush@hush@a",
+		"redis://:hush@/#hush@prod:6380", "redis://user:123#hush@prod", "redis://prod#hush", "redis://user:123/hush@prod",
+		"redis://user:12?hush@prod",
+		"redis://", "redis:///0", "redis://:7000", "redis://user:hush@", "redis://user:hush@:7000", "rediss://",
+		"redis+cluster://", "redis+cluster:///0",
+		"redis+sentinel:///hush", "redis://,", "redis://a,", "redis://,a:1", "127.0.0.1:7611:1", "redis://127.0.0.1:7611:1",
+		"::1:7000", "redis://::1", "[::1]",
+		"redis://[::1", "redis://[a]", "redis://[1.2.3.4]", "redis://a:0", "redis://a:65536", "redis://a:", "redis://a:port",
+		"redis://a b", "redis://a%2Fb",
+		"unix://host/hush.sock", "unix://", "unix://me:hush@", ":7000", "redis+cluster://a?addr=b:1", "redis://a/3?db=2",
+		"redis://a\\b", "redis://-a",
+		"redis+cluster://u:hush@h1:1,u:hush@h2:2", "redis://h1:1,u:hush@h2:2", "redis+sentinel://u:hush@a,u:hush@b/m",
+		"redis://u:hu,sh@a", "redis://u:hush@hush@a",
 	} {
 		s, err := connectBy(text, access{from: "--redis"})
 		if err == nil {
@@ -137,8 +147,8 @@ func called(s *Server) []string {
 	return []string{s.Redis.(*redis.Client).Options().Addr}
 }
 
-// Whatever a user writes as the password, unescaped, the server that is called is the one behind the last @, or none.
-// No text has a part of the password.
+// Whatever a user writes as the password, unescaped, the server that is called is the one behind
+// the last @, or none. No text has a part of the password.
 func FuzzPasswords(f *testing.F) {
 	for _, password := range []string{"", "#", "@/#", "/", "?", "@evil:1/", "@evil:1?", "@evil:1,", "%zz", "%40", "\\", " ", "[", "]", ":", "\x00", "#@", "/@x#", ",", "@evil:1,u:"} {
 		f.Add("redis", "user", password, "")
@@ -146,7 +156,8 @@ func FuzzPasswords(f *testing.F) {
 		f.Add("rediss", "u@x", password, "/3?read_timeout=1s")
 	}
 	f.Fuzz(func(t *testing.T, scheme, user, password, rest string) {
-		if !slices.Contains([]string{"redis", "rediss", "redis+cluster", "redis+sentinel"}, scheme) || !slices.Contains([]string{"", "/0", "/3?read_timeout=1s"}, rest) {
+		if !slices.Contains([]string{"redis", "rediss", "redis+cluster", "redis+sentinel"}, scheme) ||
+			!slices.Contains([]string{"", "/0", "/3?read_timeout=1s"}, rest) {
 			return
 		}
 		if scheme == "redis+sentinel" {
@@ -170,18 +181,21 @@ func FuzzPasswords(f *testing.F) {
 	})
 }
 
-// An address is refused, or what is called stands in it: directly behind the scheme or the last @, whole, and with
-// nothing between it and the end but a path and a query.
+// An address is refused, or what is called stands in it: directly behind the scheme or the last @,
+// whole, and with nothing between it and the end but a path and a query.
 func FuzzAddresses(f *testing.F) {
 	for _, text := range []string{
-		"redis://localhost", "localhost:7000", "[::1]:7000", "redis://u:p@a:7000,b:7001/0", "redis://:abc@/#def@prod.example.com:6380", "redis://a:1:2",
-		"redis://", "redis://@", "redis://a/?db=1", "redis://[fe80::1%25eth0]:1", "rediss://a#b", "redis+cluster://a,b?read_timeout=1s", "redis:///a", "::1:7",
+		"redis://localhost", "localhost:7000", "[::1]:7000", "redis://u:p@a:7000,b:7001/0",
+		"redis://:abc@/#def@prod.example.com:6380", "redis://a:1:2",
+		"redis://", "redis://@", "redis://a/?db=1", "redis://[fe80::1%25eth0]:1", "rediss://a#b",
+		"redis+cluster://a,b?read_timeout=1s", "redis:///a", "::1:7",
 		"redis+cluster://u:p1@h1:1,u:p2@h2:2", "redis+cluster://h1:1,u:p@h2:2",
 	} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		if len(text) > 200 || strings.HasPrefix(text, "unix") || strings.Contains(text, "sentinel") || strings.Contains(text, "=") {
+		if len(text) > 200 || strings.HasPrefix(text, "unix") || strings.Contains(text, "sentinel") ||
+			strings.Contains(text, "=") {
 			return // with options, a client may start at once to connect
 		}
 		s, err := connectBy(text, access{from: "--redis"})

@@ -58,8 +58,11 @@ func (s *Server) Explain(err error) error {
 	case errors.Is(err, io.EOF), strings.Contains(text, "connection reset"):
 		text = s.Where + ": the server closed the connection: " + text
 		advice = "does it need TLS? Then the address must begin with rediss://"
-	case strings.Contains(text, "connection refused"), strings.Contains(text, "no such host"), strings.Contains(text, "i/o timeout"),
-		strings.Contains(text, "no answer within"), errors.Is(err, context.DeadlineExceeded):
+	case strings.Contains(text, "connection refused"),
+		strings.Contains(text, "no such host"),
+		strings.Contains(text, "i/o timeout"),
+		strings.Contains(text, "no answer within"),
+		errors.Is(err, context.DeadlineExceeded):
 		text = s.Where + ": " + text
 		advice = "is Redis there"
 		if s.Options != nil && s.Options.TLSConfig != nil {
@@ -99,15 +102,17 @@ func sentinelAdvice(text string) string {
 	return "are they there? --redis gives other addresses"
 }
 
-// inScript matches what a server adds to the error of a script: Redis 6.2 before it, later ones behind it, Valkey 9.1
-// without the SHA-1.
-var inScript = regexp.MustCompile(`Error running script \(call to \w+\): (?:@user_script: ?\d+: )*|,? script: (?:[0-9a-f]{40}, )?on @\S+$`)
+// inScript matches what a server adds to the error of a script: Redis 6.2 before it, later ones
+// behind it, Valkey 9.1 without the SHA-1.
+var inScript = regexp.MustCompile(
+	`Error running script \(call to \w+\): (?:@user_script: ?\d+: )*|,? script: (?:[0-9a-f]{40}, )?on @\S+$`,
+)
 
 // unread matches the error of a connection on which no reply came before the end of a call.
 var unread = regexp.MustCompile(`(?:read|write) (?:tcp|unix) \S+: i/o timeout`)
 
-// Brief returns the last part of an error's text: of "dial tcp 192.0.2.1:6379: connect: connection refused", that the
-// connection is refused. Secrets are removed.
+// Brief returns the last part of an error's text: of "dial tcp 192.0.2.1:6379: connect: connection
+// refused", that the connection is refused. Secrets are removed.
 func (s *Server) Brief(err error) string {
 	parts := strings.Split(s.Clean(err).Error(), ": ")
 	return parts[len(parts)-1]
@@ -124,7 +129,8 @@ func Cause(err error) error {
 	}
 }
 
-// Unanswered reports whether an error means that the server gave no answer: it can't be reached, or does not respond.
+// Unanswered reports whether an error means that the server gave no answer: it can't be reached, or
+// does not respond.
 func Unanswered(err error) bool {
 	var answer redis.Error
 	return err != nil && !errors.As(err, &answer) && !errors.Is(err, rratelimiter.ErrNotInitialized) &&

@@ -25,9 +25,9 @@ type Link struct {
 // retryAfter is the pause between two attempts to connect.
 const retryAfter = time.Second
 
-// Dial connects as Open does. If the server does not answer, Dial says so in a line to errs, and tries again in the
-// background until ctx ends. All other errors are returned, such as those of an address or a password. Those of a later attempt
-// are lines, too.
+// Dial connects as Open does. If the server does not answer, Dial says so in a line to errs, and
+// tries again in the background until ctx ends. All other errors are returned, such as those of an
+// address or a password. Those of a later attempt are lines, too.
 func Dial(ctx context.Context, f Flags, errs io.Writer) (*Link, error) {
 	ctx, stop := context.WithCancel(ctx)
 	l := &Link{flags: f, stop: stop, ended: make(chan struct{})}
@@ -85,8 +85,8 @@ func (l *Link) Close() {
 	}
 }
 
-// Wait waits until the server has answered, the context of Dial has ended, or Close is called. It returns what Server
-// returns.
+// Wait waits until the server has answered, the context of Dial has ended, or Close is called. It
+// returns what Server returns.
 func (l *Link) Wait() (*Server, error) {
 	<-l.ended
 	return l.Server()

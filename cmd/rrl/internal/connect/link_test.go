@@ -13,8 +13,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// The plain address of a node is that of its cluster, also if the node was away at the start. The cluster answers while
-// one of its masters does.
+// The plain address of a node is that of its cluster, also if the node was away at the start. The
+// cluster answers while one of its masters does.
 func TestALinkToACluster(t *testing.T) {
 	nodes := redistest.Cluster(t, 3)
 	nodes.Servers[0].Kill()
@@ -57,7 +57,8 @@ func TestALinkNeedsAnAddressAndAPassword(t *testing.T) {
 		"redis://nobody:hush@" + locked.Addr:          "the password or the user is wrong",
 		"redis://" + redistest.Shared(t).Addr + "/99": "DB index is out of range",
 	} {
-		if _, err := connect.Dial(t.Context(), connect.Flags{Address: address, Timeout: time.Minute}, io.Discard); err == nil || !strings.Contains(err.Error(), part) {
+		if _, err := connect.Dial(t.Context(), connect.Flags{Address: address, Timeout: time.Minute}, io.Discard); err == nil ||
+			!strings.Contains(err.Error(), part) {
 			t.Errorf("%s: %v, want %s", address, err, part)
 		}
 	}
@@ -93,7 +94,8 @@ func TestALinkToAServerThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := l.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "no answer within 300ms; is Redis there?") {
+	if err := l.Ping(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "no answer within 300ms; is Redis there?") {
 		t.Error(err)
 	}
 	server.Resume()

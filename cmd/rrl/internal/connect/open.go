@@ -22,9 +22,11 @@ import (
 type Flags struct {
 	Address, CA, Cert, Key string
 	Insecure               bool
-	From                   string        // origin of the address, for errors: a flag, or an environment variable; "": it is not given
-	Timeout                time.Duration // for each reply; 0: DefaultTimeout
-	Errs                   io.Writer     // gets a line if a reply takes longer than a second; nil: no lines
+	// origin of the address, for errors: a flag, or an environment variable; "": it is not given
+	From    string
+	Timeout time.Duration // for each reply; 0: DefaultTimeout
+	// gets a line if a reply takes longer than a second; nil: no lines
+	Errs io.Writer
 }
 
 // tls returns the configuration from the flags of TLS; nil without any.
@@ -56,7 +58,8 @@ func (f Flags) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// Open connects, and checks whether the server replies. The address of one node is enough for a cluster.
+// Open connects, and checks whether the server replies. The address of one node is enough for a
+// cluster.
 func Open(ctx context.Context, f Flags) (*Server, error) {
 	config, err := f.tls()
 	if err != nil {
@@ -68,7 +71,9 @@ func Open(ctx context.Context, f Flags) (*Server, error) {
 	address := cmp.Or(f.Address, "redis://localhost:6379")
 	a := access{
 		from: cmp.Or(f.From, byFlag),
-		user: os.Getenv("RRL_USER"), password: os.Getenv("RRL_PASSWORD"), sentinelPassword: os.Getenv("RRL_SENTINEL_PASSWORD"),
+		user: os.Getenv(
+			"RRL_USER",
+		), password: os.Getenv("RRL_PASSWORD"), sentinelPassword: os.Getenv("RRL_SENTINEL_PASSWORD"),
 		tls: config, timeout: f.Timeout, errs: f.Errs,
 	}
 	if a.password == "" {
@@ -95,11 +100,13 @@ type unmet struct{ error }
 
 func (u unmet) Unwrap() error { return u.error }
 
-// refusals are parts of the errors of a server that does not accept the password, the user or the database number.
+// refusals are parts of the errors of a server that does not accept the password, the user or the
+// database number.
 var refusals = []string{"NOAUTH", "WRONGPASS", "invalid password", "DB index"}
 
-// greet returns an error if the server does not reply, or refuses the client. Any other error is an answer: the user may lack the
-// permission for INFO. greet sets clustered if a single server is a node of a cluster.
+// greet returns an error if the server does not reply, or refuses the client. Any other error is an
+// answer: the user may lack the permission for INFO. greet sets clustered if a single server is a
+// node of a cluster.
 func (s *Server) greet(ctx context.Context, clustered *bool) error {
 	if nodes, cluster := s.Redis.(*redis.ClusterClient); cluster { // an error if no node replies with the list of nodes
 		return nodes.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })

@@ -18,7 +18,8 @@ import (
 
 // patience.go bounds the time of each call to Redis, and tells the user what a command waits for.
 
-// DefaultTimeout is the time that Redis has for each reply, unless --timeout gives another. Tests have more.
+// DefaultTimeout is the time that Redis has for each reply, unless --timeout gives another. Tests
+// have more.
 var DefaultTimeout = 3 * time.Second
 
 // A patience bounds the calls to a server. It is a hook of its clients.
@@ -29,8 +30,8 @@ type patience struct {
 	told    sync.Once // for the line
 }
 
-// within calls do with a context that ends after the server's timeout. If that end causes an error, the error
-// says that no answer came in this time.
+// within calls do with a context that ends after the server's timeout. If that end causes an error,
+// the error says that no answer came in this time.
 func (p *patience) within(ctx context.Context, do func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()

@@ -11,7 +11,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
-// both.go draws a demo with Java on a terminal: the permits of Go and Java over time, under the line of the limit.
+// both.go draws a demo with Java on a terminal: the permits of Go and Java over time, under the
+// line of the limit.
 
 // Go and Java differ by colour, and by the character of their cells.
 const goCell, javaCell = "█", "▒"
@@ -31,14 +32,24 @@ func frameBoth(f figures, width, height int) []string {
 	cells := render.BarCells(width)
 	inGo, inJava := shares(f.granted, f.java.granted)
 	row := func(name, share string, s side) string {
-		return fmt.Sprintf("%-*s%9s %9s %9s  %s", render.LabelCells, name, render.Thousands(s.granted), share, render.Thousands(s.denied), render.Wait(s.longest))
+		return fmt.Sprintf(
+			"%-*s%9s %9s %9s  %s", render.LabelCells, name, render.Thousands(s.granted), share, render.Thousands(s.denied),
+			render.Wait(s.longest),
+		)
 	}
 	shared := both(f.granted, f.java.granted, f.granted+f.java.granted, cells, " ")
-	below := append([]string{"", labelled("shares", colours(shared), fmt.Sprintf("Go %s, Java %s", inGo, inJava))}, compared(f, cells)...)
-	below = append(below, "",
-		render.Dim.Render(fmt.Sprintf("%-*s%9s %9s %9s  %s", render.LabelCells, "", "granted", "share", "denied", "longest wait")),
+	below := append(
+		[]string{"", labelled("shares", colours(shared), fmt.Sprintf("Go %s, Java %s", inGo, inJava))},
+		compared(f, cells)...)
+	below = append(
+		below,
+		"",
+		render.Dim.Render(
+			fmt.Sprintf("%-*s%9s %9s %9s  %s", render.LabelCells, "", "granted", "share", "denied", "longest wait"),
+		),
 		row("Go", inGo, f.side),
-		row("Java", inJava, f.java))
+		row("Java", inJava, f.java),
+	)
 	if !f.alone {
 		below = append(below, row("others", "", side{granted: f.others}))
 	}
@@ -57,7 +68,8 @@ func frameBoth(f figures, width, height int) []string {
 	return render.Fit(append(lines, below...), width, height)
 }
 
-// stack draws the permits in use over time as columns, Go below and Java above, under the line of the limit.
+// stack draws the permits in use over time as columns, Go below and Java above, under the line of
+// the limit.
 func stack(f figures, width, height int) []string {
 	label := strconv.FormatInt(f.rate.Permits, 10)
 	columns := max(width-len(label)-1, 1)

@@ -1,6 +1,6 @@
-// Package demo runs workers, which wait for permits, and pollers, which do not, on one limiter, and on request also
-// threads of a real Redisson. It shows the grants live or line by line. It checks the limit by the results of the
-// callers and by the records in Redis. It does not parse commands.
+// Package demo runs workers, which wait for permits, and pollers, which do not, on one limiter, and
+// on request also threads of a real Redisson. It shows the grants live or line by line. It checks
+// the limit by the results of the callers and by the records in Redis. It does not parse commands.
 package demo
 
 import (
@@ -22,13 +22,15 @@ import (
 
 // Options are what the flags of demo say.
 type Options struct {
-	Address, Name, Rate string // address is "" for a private server; rate is set if the limiter has none
+	// address is "" for a private server; rate is set if the limiter has none
+	Address, Name, Rate string
 	Load                Load
 	Release             string        // of a Redisson whose threads make the same requests; "": none
 	Lease               time.Duration // of workers and pollers; 0: none
 	Length              time.Duration // 0: until the context ends
 	Plain               bool          // lines of text, even on a terminal
-	Seen                func(Grant)   // called for each record, unless there are leases; nil: not called
+	// called for each record, unless there are leases; nil: not called
+	Seen func(Grant)
 }
 
 // A Grant is a record that the demo saw: its time, its permits, and whether Java wrote it.
@@ -102,7 +104,9 @@ func Run(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 }
 
 // demoOn runs a demo on a server; jar is that of the JVM, if there is one.
-func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter.Rate, jar string, in io.Reader, out io.Writer) error {
+func demoOn(
+	ctx context.Context, s *connect.Server, o Options, rate rratelimiter.Rate, jar string, in io.Reader, out io.Writer,
+) error {
 	outer := ctx
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -126,7 +130,10 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 	render.Line(out, 0, sides+count(o.Load.Workers, "worker", "blocks", "block")+" in Acquire, "+
 		count(o.Load.Pollers, "poller", "tries", "try")+" TryAcquire")
 	if !created && rate != wanted {
-		render.Line(out, 0, fmt.Sprintf("The limiter was there already, with the rate %v. That one stays and is used, not %v.", rate, wanted))
+		render.Line(
+			out, 0,
+			fmt.Sprintf("The limiter was there already, with the rate %v. That one stays and is used, not %v.", rate, wanted),
+		)
 	} else if !created {
 		fmt.Fprintln(out, "The limiter was there already, with this rate.")
 	}
@@ -156,8 +163,8 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 	}
 
 	d.traffic = newTraffic(o.Load, stop)
-	// Workers and pollers are two clients, so that they share only through Redis. With a rate for each client they are
-	// one: there would be nothing to share.
+	// Workers and pollers are two clients, so that they share only through Redis. With a rate for each
+	// client they are one: there would be nothing to share.
 	workers := rratelimiter.NewClient(s.Redis, rratelimiter.WithObserver(d.traffic))
 	options := []rratelimiter.Option{rratelimiter.WithObserver(d.traffic)}
 	if rate.Type == rratelimiter.PerClient {
@@ -175,7 +182,10 @@ func demoOn(ctx context.Context, s *connect.Server, o Options, rate rratelimiter
 		limiterOptions = append(limiterOptions, rratelimiter.WithLease(o.Lease))
 		d.witness.live = &liveRecords{}
 	}
-	err = d.run(ctx, stop, workers.RateLimiter(o.Name, limiterOptions...), pollers.RateLimiter(o.Name, limiterOptions...), view(o, java, in, out))
+	err = d.run(
+		ctx, stop, workers.RateLimiter(o.Name, limiterOptions...), pollers.RateLimiter(o.Name, limiterOptions...),
+		view(o, java, in, out),
+	)
 	if outer.Err() != nil && err == context.Cause(outer) {
 		err = nil // Ctrl-C is a regular end
 	}
@@ -213,7 +223,9 @@ type course struct {
 }
 
 // run runs callers, witness and view until the time is up, the user quits, or something fails.
-func (d *course) run(ctx context.Context, stop context.CancelCauseFunc, workers, pollers *rratelimiter.Limiter, show show) error {
+func (d *course) run(
+	ctx context.Context, stop context.CancelCauseFunc, workers, pollers *rratelimiter.Limiter, show show,
+) error {
 	if err := d.witness.begin(ctx); err != nil {
 		return err
 	}
@@ -254,8 +266,9 @@ func (d *course) run(ctx context.Context, stop context.CancelCauseFunc, workers,
 	return err
 }
 
-// last makes the last polls. Calls that were in flight when their callers stopped still complete, and leave records. What is
-// unused of leases comes back when they are over, within 2.25 times their length.
+// last makes the last polls. Calls that were in flight when their callers stopped still complete,
+// and leave records. What is unused of leases comes back when they are over, within 2.25 times
+// their length.
 func (d *course) last(ctx context.Context) error {
 	time.Sleep(3 * d.traffic.load.lease)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -312,7 +325,10 @@ func (d *course) summary(out io.Writer, v verdict) {
 		line("Java", "%s, %s", inJava, granted(t.java))
 	}
 	if t.load.lease > 0 {
-		line("leases", "%s taken ahead of demand, %s of them given back", render.Number(t.ahead, "permit"), render.Thousands(t.returned))
+		line(
+			"leases", "%s taken ahead of demand, %s of them given back", render.Number(t.ahead, "permit"),
+			render.Thousands(t.returned),
+		)
 	}
 	if v.others > 0 {
 		line("others", "%s granted to other processes", render.Number(v.others, "permit"))
@@ -334,16 +350,26 @@ func (d *course) summary(out io.Writer, v verdict) {
 	line("largest window", "%s of at most %s in any %s, by when Redis made the grants",
 		render.Thousands(v.largest), render.Thousands(p.rate.Permits), span.Text(p.rate.Interval))
 	if v.scores > v.largest {
-		line("", "(%s by when the clients sent the calls, which can overtake each other on the way; only the line above counts: docs/guide/clocks.md)", render.Thousands(v.scores))
+		line(
+			"",
+			"(%s by when the clients sent the calls, which can overtake each other on the way; only the line above counts: docs/guide/clocks.md)",
+			render.Thousands(v.scores),
+		)
 	}
-	line("", "(at least %s by the callers' own log, which does not know when a waiting caller was granted)", render.Thousands(v.log))
+	line(
+		"", "(at least %s by the callers' own log, which does not know when a waiting caller was granted)",
+		render.Thousands(v.log),
+	)
 	switch {
 	case v.recorded == all:
 		line("records", "%s; callers got as many", render.Number(v.recorded, "permit"))
 	case v.complete:
 		line("records", "%s, all seen; callers got %s", render.Number(v.recorded, "permit"), render.Thousands(all))
 	case v.recorded > all:
-		line("records", "%s seen; callers got %s; more may have gone unseen", render.Number(v.recorded, "permit"), render.Thousands(all))
+		line(
+			"records", "%s seen; callers got %s; more may have gone unseen", render.Number(v.recorded, "permit"),
+			render.Thousands(all),
+		)
 	default:
 		line("records", "%s seen; callers got %s; the demo read them too late, so the rest has gone unseen",
 			render.Number(v.recorded, "permit"), render.Thousands(all))
@@ -351,9 +377,15 @@ func (d *course) summary(out io.Writer, v verdict) {
 	switch {
 	case v.recorded <= all: // no more than callers got
 	case v.doubt > 0 && t.load.lease > 0:
-		line("", "(the difference: up to %s taken ahead, or in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
+		line(
+			"", "(the difference: up to %s taken ahead, or in calls that were in flight when their callers stopped)",
+			render.Number(v.doubt, "permit"),
+		)
 	case v.doubt > 0:
-		line("", "(the difference: up to %s in calls that were in flight when their callers stopped)", render.Number(v.doubt, "permit"))
+		line(
+			"", "(the difference: up to %s in calls that were in flight when their callers stopped)",
+			render.Number(v.doubt, "permit"),
+		)
 	}
 	if p.changed != "" {
 		line("note", "%s; the window is counted anew since", p.changed)
@@ -371,8 +403,11 @@ func (d *course) summary(out io.Writer, v verdict) {
 	}
 }
 
-// leave removes the limiter if the demo made it and no other client uses it, and prints what it did.
-func (d *course) leave(ctx context.Context, out io.Writer, created bool, v verdict, limiter *rratelimiter.Limiter) error {
+// leave removes the limiter if the demo made it and no other client uses it, and prints what it
+// did.
+func (d *course) leave(
+	ctx context.Context, out io.Writer, created bool, v verdict, limiter *rratelimiter.Limiter,
+) error {
 	name := render.Printable(d.name)
 	switch {
 	case d.server.Private:

@@ -45,7 +45,8 @@ func (f figures) time() string {
 	return elapsed + " of " + span.Text(f.length)
 }
 
-// throughput returns permits an interval, over whole intervals: a part of one cannot be compared with a limit.
+// throughput returns permits an interval, over whole intervals: a part of one cannot be compared
+// with a limit.
 func (f figures) throughput() string {
 	if f.over == 0 {
 		return fmt.Sprintf("the first %s has not ended", span.Text(f.rate.Interval))

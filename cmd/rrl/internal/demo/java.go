@@ -14,8 +14,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
-// java.go has what a demo says to Java: the settings of a JVM that it starts (--java), or else a Java program that joins the
-// limiter.
+// java.go has what a demo says to Java: the settings of a JVM that it starts (--java), or else a
+// Java program that joins the limiter.
 
 // build returns the jar of the JVM, and says what it does if the jar has to be built first.
 func build(ctx context.Context, release string, out io.Writer) (string, error) {
@@ -46,14 +46,15 @@ func settings(s *connect.Server, o Options) redisson.Settings {
 		scheme = "rediss"
 	}
 	return redisson.Settings{
-		Address: scheme + "://" + s.Options.Addr, Database: s.Options.DB, User: s.Options.Username, Password: s.Options.Password,
-		Name: o.Name, Permits: o.Load.Permits,
+		Address: scheme + "://" + s.Options.Addr, Database: s.Options.DB, User: s.Options.Username,
+		Password: s.Options.Password,
+		Name:     o.Name, Permits: o.Load.Permits,
 		Workers: o.Load.Workers, WorkPause: work, Pollers: o.Load.Pollers, PollPause: poll,
 	}
 }
 
-// javaSnippet returns Java code that uses the same limiter through Redisson, and sets the same rate if there is none.
-// It contains a placeholder instead of a password.
+// javaSnippet returns Java code that uses the same limiter through Redisson, and sets the same rate
+// if there is none. It contains a placeholder instead of a password.
 func javaSnippet(s *connect.Server, name string, r rratelimiter.Rate, permits int64) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -117,7 +118,8 @@ func javaLogin(user string, password bool) string {
 	return login
 }
 
-// javaInterval returns an interval in the largest of Redisson's units of which it is a whole number.
+// javaInterval returns an interval in the largest of Redisson's units of which it is a whole
+// number.
 func javaInterval(d time.Duration) (n int64, unit string) {
 	for _, u := range []struct {
 		length time.Duration

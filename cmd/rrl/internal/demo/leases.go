@@ -10,12 +10,14 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// leases.go is how a witness checks a limiter whose clients have leases (WithLease). A record of a lease is dated at its end,
-// it is replaced by one with more permits, and what is unused leaves it again. So records can't be counted once each. But at
-// every moment the live records must not hold more than the rate: the permits that callers got within the last interval are
-// among them. The witness reads all of them with each poll.
+// leases.go is how a witness checks a limiter whose clients have leases (WithLease). A record of a
+// lease is dated at its end, it is replaced by one with more permits, and what is unused leaves it
+// again. So records can't be counted once each. But at every moment the live records must not hold
+// more than the rate: the permits that callers got within the last interval are among them. The
+// witness reads all of them with each poll.
 
-// A holding is what a client's records of one time held when they were last seen, and how much of it is Java's.
+// A holding is what a client's records of one time held when they were last seen, and how much of
+// it is Java's.
 type holding struct{ at, permits, java int64 }
 
 // liveRecords are the records of a limiter with leases.
@@ -85,7 +87,8 @@ func (w *witness) takeLive(l look) {
 	}
 }
 
-// liveViolation describes a moment with more permits in live records than the rate; "" without one. w.mu is held.
+// liveViolation describes a moment with more permits in live records than the rate; "" without one.
+// w.mu is held.
 func (w *witness) liveViolation() string {
 	if w.live.most <= w.rate.Permits {
 		return ""

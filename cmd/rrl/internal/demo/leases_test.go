@@ -7,18 +7,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// leased returns a scene with leases, and a function that makes the records of a Go client at a time in ms after the start.
+// leased returns a scene with leases, and a function that makes the records of a Go client at a
+// time in ms after the start.
 func leased(t *testing.T, permits int64) (*scene, func(client string, ms int, permits byte) redis.Z) {
 	s := newScene(t, permits)
 	s.live = &liveRecords{holdings: map[string]holding{}}
 	return s, func(client string, ms int, permits byte) redis.Z {
 		s.ids++
 		id := "Go" + client + string([]byte{permits, 0, 0, 0, 0, 0, byte(s.ids)})
-		return redis.Z{Score: float64(s.start.UnixMilli() + int64(ms)), Member: "\x0c" + id + string([]byte{permits, 0, 0, 0})}
+		return redis.Z{
+			Score: float64(s.start.UnixMilli() + int64(ms)), Member: "\x0c" + id + string([]byte{permits, 0, 0, 0}),
+		}
 	}
 }
 
-// A record of a lease is replaced by larger ones and returns in part; what is left of it at last counts.
+// A record of a lease is replaced by larger ones and returns in part; what is left of it at last
+// counts.
 func TestRecordsOfLeasesCountAsTheyAreLeft(t *testing.T) {
 	s, record := leased(t, 10)
 	s.looks(0, 10, record("abc", 100, 4))
@@ -40,7 +44,8 @@ func TestRecordsOfLeasesCountAsTheyAreLeft(t *testing.T) {
 func TestTooManyLiveRecordsOfLeasesAreAFault(t *testing.T) {
 	s, record := leased(t, 10)
 	s.looks(0, 10, record("abc", 100, 6), record("xyz", 100, 5))
-	if v := s.verdict(0); v.err() == nil || !strings.Contains(v.err().Error(), "live records held 11 permits at one moment, and the rate is 10/s") {
+	if v := s.verdict(0); v.err() == nil ||
+		!strings.Contains(v.err().Error(), "live records held 11 permits at one moment, and the rate is 10/s") {
 		t.Errorf("%+v", v)
 	}
 }

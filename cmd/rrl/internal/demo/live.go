@@ -13,8 +13,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
-// live.go shows a demo on a terminal: a frame, drawn a few times a second. frame draws it as text, for any size; the
-// model writes it to the terminal and reads the keys.
+// live.go shows a demo on a terminal: a frame, drawn a few times a second. frame draws it as text,
+// for any size; the model writes it to the terminal and reads the keys.
 
 // showLive runs the view until ctx ends or the user quits.
 func showLive(ctx context.Context, f func(columns int) figures, java string, in io.Reader, out io.Writer) error {
@@ -46,7 +46,9 @@ func frame(f figures, width, height int) []string {
 	}
 	cells := render.BarCells(width)
 	lines := head(f, width, cells)
-	lines = append(lines, "", render.Dim.Render(table("", strings.Repeat(" ", cells-8), cells, "granted", "denied", "longest", "now")))
+	lines = append(
+		lines, "", render.Dim.Render(table("", strings.Repeat(" ", cells-8), cells, "granted", "denied", "longest", "now")),
+	)
 
 	var tail []string
 	if !f.alone {
@@ -77,7 +79,9 @@ func page(f figures, java string, width, height int) []string {
 
 // title draws the first line.
 func title(f figures, width int) string {
-	return render.Edges(render.Strong.Render("rrl demo")+"  "+f.name+"  "+render.Strong.Render(f.rate.String())+"  "+f.where, f.time(), width)
+	return render.Edges(
+		render.Strong.Render("rrl demo")+"  "+f.name+"  "+render.Strong.Render(f.rate.String())+"  "+f.where, f.time(), width,
+	)
 }
 
 // head draws the part about the limiter.
@@ -92,7 +96,9 @@ func head(f figures, width, cells int) []string {
 		"",
 		labelled("window", use.Render(render.Bar(f.used, f.rate.Permits, cells, "█", "░")),
 			fmt.Sprintf("%s of %s in use", render.Thousands(f.used), render.Thousands(f.rate.Permits))),
-		labelled("", strings.Repeat(" ", cells), fmt.Sprintf("%s free, %d waiting", render.Number(free, "permit"), f.waiting)),
+		labelled(
+			"", strings.Repeat(" ", cells), fmt.Sprintf("%s free, %d waiting", render.Number(free, "permit"), f.waiting),
+		),
 		labelled("grants", render.Sparks(f.columns), fmt.Sprintf("from %s ago to now", span.Text(f.rate.Interval))),
 	}, compared(f, cells)...)
 }
@@ -106,8 +112,10 @@ func compared(f figures, cells int) []string {
 	return []string{
 		labelled("throughput", render.Good.Render(render.Bar(int64(f.average*1000), f.rate.Permits*1000, cells, "█", "░")),
 			f.throughput()),
-		labelled("largest", verdict.Render(render.Bar(f.largest, f.rate.Permits, cells, "█", "░")),
-			fmt.Sprintf("%s of %s, %s", render.Thousands(f.largest), render.Thousands(f.rate.Permits), verdict.Render(f.kept()))),
+		labelled(
+			"largest", verdict.Render(render.Bar(f.largest, f.rate.Permits, cells, "█", "░")),
+			fmt.Sprintf("%s of %s, %s", render.Thousands(f.largest), render.Thousands(f.rate.Permits), verdict.Render(f.kept())),
+		),
 	}
 }
 
@@ -117,10 +125,13 @@ func labelled(label, bar, figure string) string {
 
 // table draws one row of the table of callers.
 func table(name, bar string, cells int, granted, denied, longest, now string) string {
-	return fmt.Sprintf("%-*s%s%*s %8s %9s  %s", render.LabelCells, name, bar, cells+2-lipgloss.Width(bar), granted, denied, longest, now)
+	return fmt.Sprintf(
+		"%-*s%s%*s %8s %9s  %s", render.LabelCells, name, bar, cells+2-lipgloss.Width(bar), granted, denied, longest, now,
+	)
 }
 
-// rows draws the callers, one a row, as far as there is room; the last row then stands for the rest.
+// rows draws the callers, one a row, as far as there is room; the last row then stands for the
+// rest.
 func rows(callers []caller, room, cells int) []string {
 	var most int64 = 1
 	for _, c := range callers {

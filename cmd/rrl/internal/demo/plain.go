@@ -9,7 +9,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/render"
 )
 
-// plain.go shows a demo as lines, about two a second: for logs, pipes and terminals without cursor movement.
+// plain.go shows a demo as lines, about two a second: for logs, pipes and terminals without cursor
+// movement.
 
 const plainEvery = 500 * time.Millisecond
 
@@ -46,13 +47,18 @@ func plainLine(f figures) string {
 	if f.over > 0 {
 		throughput = f.perInterval()
 	}
-	bar, results := render.Bar(f.used, f.rate.Permits, 10, "#", "."), fmt.Sprintf("granted %d denied %d waiting %d", f.granted, f.denied, f.waiting)
+	bar, results := render.Bar(f.used, f.rate.Permits, 10, "#", "."), fmt.Sprintf(
+		"granted %d denied %d waiting %d", f.granted, f.denied, f.waiting,
+	)
 	if f.release != "" {
 		bar = both(f.now().inGo, f.now().inJava, f.rate.Permits, 10, ".")
 		inGo, inJava := shares(f.granted, f.java.granted)
 		results = fmt.Sprintf("Go %d (%s) Java %d (%s)", f.granted, inGo, f.java.granted, inJava)
 	}
-	line := fmt.Sprintf("%5.1fs [%s] %d/%d %s, %s, largest %d", f.elapsed.Seconds(), bar, f.used, f.rate.Permits, results, throughput, f.largest)
+	line := fmt.Sprintf(
+		"%5.1fs [%s] %d/%d %s, %s, largest %d", f.elapsed.Seconds(), bar, f.used, f.rate.Permits, results, throughput,
+		f.largest,
+	)
 	if f.others > 0 {
 		line += fmt.Sprintf(", others %d", f.others)
 	}

@@ -13,8 +13,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// traffic.go has the callers of a demo: workers that block in Acquire, pollers that TryAcquire, and the log of their
-// grants; with Java, also the results of the threads of a JVM. It does not depend on the views.
+// traffic.go has the callers of a demo: workers that block in Acquire, pollers that TryAcquire, and
+// the log of their grants; with Java, also the results of the threads of a JVM. It does not depend
+// on the views.
 
 // A caller is the current state of a worker or a poller.
 type caller struct {
@@ -39,11 +40,12 @@ const (
 // A Load describes the requests of the callers.
 type Load struct {
 	Workers, Pollers int
-	Permits          int64   // permits of each request
-	Demand           float64 // multiple of the rate that the workers would use without a limit; 0: no pauses
-	rate             rratelimiter.Rate
-	lease            time.Duration // 0: none
-	java             bool          // as many threads in a JVM make the same requests
+	Permits          int64 // permits of each request
+	// multiple of the rate that the workers would use without a limit; 0: no pauses
+	Demand float64
+	rate   rratelimiter.Rate
+	lease  time.Duration // 0: none
+	java   bool          // as many threads in a JVM make the same requests
 }
 
 // pauses returns the mean times between two requests of a worker, and of a poller.
@@ -52,8 +54,8 @@ func (l Load) pauses() (work, poll time.Duration) {
 	return l.pause(l.Workers, l.Demand, longest), max(l.pause(l.Pollers, 0.3, longest/2), least)
 }
 
-// pause returns the mean time between two requests of one of n callers, so that together they request times the rate.
-// It is at most longest.
+// pause returns the mean time between two requests of one of n callers, so that together they
+// request times the rate. It is at most longest.
 func (l Load) pause(n int, times float64, longest time.Duration) time.Duration {
 	if times <= 0 {
 		return 0
@@ -90,13 +92,14 @@ type traffic struct {
 	checker *window.Checker
 	stop    context.CancelCauseFunc
 
-	mu       sync.Mutex
-	callers  []caller
-	side     // of Go
-	java     side
-	unknown  int64 // permits of requests that returned ErrOutcomeUnknown
-	calls    int64 // to Redis
-	taken    int64 // permits that calls took, including those of leases; a call that is in flight is not counted yet
+	mu      sync.Mutex
+	callers []caller
+	side    // of Go
+	java    side
+	unknown int64 // permits of requests that returned ErrOutcomeUnknown
+	calls   int64 // to Redis
+	// permits that calls took, including those of leases; a call that is in flight is not counted yet
+	taken    int64
 	ahead    int64 // permits taken ahead, for leases
 	returned int64 // of them, given back
 	repaired string
@@ -183,8 +186,8 @@ func (t *traffic) note(i int, s state, at time.Time) {
 	t.callers[i].state, t.callers[i].since = s, at
 }
 
-// answered logs the end of a request. A grant was made between start and end; for a waiting caller mostly close to the
-// end, but this cannot be measured outside the library.
+// answered logs the end of a request. A grant was made between start and end; for a waiting caller
+// mostly close to the end, but this cannot be measured outside the library.
 func (t *traffic) answered(i int, start, end time.Time, granted bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -221,8 +224,9 @@ func (t *traffic) answeredInJava(r redisson.Result) {
 	}
 }
 
-// own returns how many permits the callers took: at least, and at most. The two differ if callers stopped while their
-// call was in flight. Each thread in Java may have been granted one request more than it has reported.
+// own returns how many permits the callers took: at least, and at most. The two differ if callers
+// stopped while their call was in flight. Each thread in Java may have been granted one request
+// more than it has reported.
 func (t *traffic) own() (least, most int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -27,7 +27,8 @@ func TestResultsOfJava(t *testing.T) {
 	}
 }
 
-// The observer is told of a call later than Redis executes it. Till then the call may have served those that stopped.
+// The observer is told of a call later than Redis executes it. Till then the call may have served
+// those that stopped.
 func TestCallsInFlightMayHaveServedTheirCallers(t *testing.T) {
 	traffic := newTraffic(Load{Workers: 2, Permits: 3}, nil)
 	at := time.UnixMilli(1000)

@@ -26,7 +26,9 @@ func someFigures(callers, columns int) figures {
 		picture: picture{rate: perSecond(50), used: 47, columns: make([]int64, columns), average: 49.5, over: 3, largest: 50},
 	}
 	for i := range callers {
-		f.callers = append(f.callers, caller{name: fmt.Sprintf("worker %d", i+1), blocks: i%2 == 0, granted: int64(i), state: asking})
+		f.callers = append(
+			f.callers, caller{name: fmt.Sprintf("worker %d", i+1), blocks: i%2 == 0, granted: int64(i), state: asking},
+		)
 	}
 	return f
 }
@@ -170,7 +172,8 @@ func TestLiveViewEndsWithTheDemo(t *testing.T) {
 
 func TestJavaHasNoPassword(t *testing.T) {
 	for _, address := range []string{
-		"redis://user:secret@localhost:7000/3", "unix://user:secret@/tmp/redis.sock?db=2", "rediss://user:secret@a:7000,b:7001/0?read_timeout=1s",
+		"redis://user:secret@localhost:7000/3", "unix://user:secret@/tmp/redis.sock?db=2",
+		"rediss://user:secret@a:7000,b:7001/0?read_timeout=1s",
 	} {
 		s, err := connect.To(address)
 		if err != nil {
@@ -196,7 +199,9 @@ func TestJava(t *testing.T) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
 	}
-	text = javaSnippet(s, "x", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Hour, KeepAlive: 2 * time.Hour}, 1)
+	text = javaSnippet(
+		s, "x", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Hour, KeepAlive: 2 * time.Hour}, 1,
+	)
 	for _, want := range []string{"3.38", "RateType.PER_CLIENT, 5, Duration.ofMillis(3600000), Duration.ofMillis(7200000)", "own permits"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in\n%s", want, text)

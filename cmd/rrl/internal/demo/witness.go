@@ -17,20 +17,21 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// witness.go checks a limiter from outside. It does not use results of the library: it reads the records in Redis, many
-// times an interval, and passes them to the checker of package window.
+// witness.go checks a limiter from outside. It does not use results of the library: it reads the
+// records in Redis, many times an interval, and passes them to the checker of package window.
 //
-// What that proves: a record lives for an interval, so a faster reader sees each one, of Go and Java. Its score is the
-// caller's clock, read before its call; the poll that found it ended after the call was executed. So the grant was made
-// between the two, and grants that the checker counts in one window were made in one. The sum of the callers' results
-// is compared with the records: a permit without a record would be outside the limit. The callers' own log also goes
-// through the checker. It is sharp for pollers, and weak for workers: a blocked caller's grant lies anywhere between
-// the beginning of Acquire and its return.
+// What that proves: a record lives for an interval, so a faster reader sees each one, of Go and
+// Java. Its score is the caller's clock, read before its call; the poll that found it ended after
+// the call was executed. So the grant was made between the two, and grants that the checker counts
+// in one window were made in one. The sum of the callers' results is compared with the records: a
+// permit without a record would be outside the limit. The callers' own log also goes through the
+// checker. It is sharp for pollers, and weak for workers: a blocked caller's grant lies anywhere
+// between the beginning of Acquire and its return.
 //
-// The scores alone are also counted, and the larger figure is shown. They cannot prove a violation: the calls of two
-// processes overtake each other on the way to Redis, so the one that read its clock a ms earlier is executed later, and
-// takes permits that the other one's ms has freed. Nor can they exclude one if the hosts' clocks differ, which is not
-// visible here.
+// The scores alone are also counted, and the larger figure is shown. They cannot prove a violation:
+// the calls of two processes overtake each other on the way to Redis, so the one that read its
+// clock a ms earlier is executed later, and takes permits that the other one's ms has freed. Nor
+// can they exclude one if the hosts' clocks differ, which is not visible here.
 
 // A witness checks one limiter.
 type witness struct {
@@ -74,7 +75,8 @@ const (
 	samplesKept  = 500
 )
 
-// byGo reports whether a record with an id was written by this library: see docs/rrl.md, "by writer".
+// byGo reports whether a record with an id was written by this library: see docs/rrl.md, "by
+// writer".
 func byGo(id []byte) bool { return len(id) >= 5 && string(id[:2]) == "Go" }
 
 // A look is the result of one poll.
@@ -112,11 +114,13 @@ func cadence(interval time.Duration) time.Duration {
 	return min(max(interval/8, time.Millisecond), 10*time.Millisecond)
 }
 
-// behind returns how far before the newest record the next poll begins, in ms, since clocks of hosts differ.
+// behind returns how far before the newest record the next poll begins, in ms, since clocks of
+// hosts differ.
 func (w *witness) behind() int64 { return min(w.rate.Interval, time.Second).Milliseconds() }
 
-// begin reads the records from before the demo: they are shown as in use, but are not part of the check. It reads
-// pages, newest first, so that a limiter with very many records does not block Redis.
+// begin reads the records from before the demo: they are shown as in use, but are not part of the
+// check. It reads pages, newest first, so that a limiter with very many records does not block
+// Redis.
 func (w *witness) begin(ctx context.Context) error {
 	if w.live != nil {
 		return w.beginLive(ctx)
@@ -143,7 +147,8 @@ func (w *witness) begin(ctx context.Context) error {
 	}
 }
 
-// watch polls until ctx ends. On a busy server it polls less often, so that it is never a large part of the load.
+// watch polls until ctx ends. On a busy server it polls less often, so that it is never a large
+// part of the load.
 func (w *witness) watch(ctx context.Context) error {
 	for {
 		started := time.Now()
@@ -201,8 +206,8 @@ func (w *witness) look(ctx context.Context) error {
 	return nil
 }
 
-// take passes the result of a poll to the checker. After another client has set another rate, the earlier grants were
-// made under the old rate, so counting starts anew.
+// take passes the result of a poll to the checker. After another client has set another rate, the
+// earlier grants were made under the old rate, so counting starts anew.
 func (w *witness) take(l look) {
 	own := w.own()
 	w.mu.Lock()
@@ -265,7 +270,8 @@ func (w *witness) see(z redis.Z, now time.Time) int64 {
 	return permits
 }
 
-// sample keeps what was in use at the end of the last poll, if the last sample is old enough. w.mu is held.
+// sample keeps what was in use at the end of the last poll, if the last sample is old enough. w.mu
+// is held.
 func (w *witness) sample() {
 	if w.read.Sub(w.sampled) < sampledEvery {
 		return
@@ -358,11 +364,11 @@ func (w *witness) picture(columns int) picture {
 	p := picture{rate: w.rate, recorded: w.recorded, others: w.others, changed: w.changed, columns: make([]int64, columns),
 		samples: slices.Clone(w.samples)}
 	p.largest, _ = w.largest()
-	// Records that were live at the beginning of the poll may have expired during it, and their permits may be in other
-	// records.
+	// Records that were live at the beginning of the poll may have expired during it, and their
+	// permits may be in other records.
 	now, interval := w.read.UnixMilli(), w.rate.Interval.Milliseconds()
-	// A limiter is often used in bursts, an interval and a little apart. So that a burst falls into each, intervals are
-	// counted from the beginning.
+	// A limiter is often used in bursts, an interval and a little apart. So that a burst falls into
+	// each, intervals are counted from the beginning.
 	until := w.last
 	if !w.ended.IsZero() && w.ended.Before(until) {
 		until = w.ended
@@ -439,7 +445,8 @@ func (w *witness) end(at time.Time) {
 	w.ended = at
 }
 
-// judge compares the callers' log with the records, after all callers have stopped and a last poll was made.
+// judge compares the callers' log with the records, after all callers have stopped and a last poll
+// was made.
 func (w *witness) judge(log *window.Checker, least, most int64) verdict {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -453,8 +460,11 @@ func (w *witness) judge(log *window.Checker, least, most int64) verdict {
 		}
 	}
 	if w.changed == "" && v.log > w.rate.Permits {
-		v.faults = append(v.faults, fmt.Sprintf("callers got %d permits in the window of %s that began at %s, and the rate is %v",
-			v.log, span.Text(w.rate.Interval), at.Format("15:04:05.000"), w.rate))
+		v.faults = append(
+			v.faults,
+			fmt.Sprintf("callers got %d permits in the window of %s that began at %s, and the rate is %v",
+				v.log, span.Text(w.rate.Interval), at.Format("15:04:05.000"), w.rate),
+		)
 	}
 	if v.complete && least > w.recorded {
 		v.faults = append(v.faults, fmt.Sprintf("callers got %d permits, the records hold %d", least, w.recorded))

@@ -33,7 +33,9 @@ func newScene(t *testing.T, permits int64) *scene {
 // record returns a record with a time in ms after the start.
 func (s *scene) record(ms int, permits uint32) redis.Z {
 	s.ids++
-	member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte{0, 0, 0, 0, 0, 0, byte(s.ids >> 8), byte(s.ids)}, permits)
+	member, err := rratelimiter.PackRecord(
+		rratelimiter.Redisson317, []byte{0, 0, 0, 0, 0, 0, byte(s.ids >> 8), byte(s.ids)}, permits,
+	)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -65,7 +67,8 @@ func TestRecordsAreCountedOnce(t *testing.T) {
 	}
 }
 
-// Permits are taken again as soon as they are free, so a poll finds both records, of which one has expired meanwhile.
+// Permits are taken again as soon as they are free, so a poll finds both records, of which one has
+// expired meanwhile.
 func TestWhatIsInUseIsLiveAtOneTime(t *testing.T) {
 	s := newScene(t, 5)
 	a, b := s.record(0, 5), s.record(1002, 4)
@@ -81,7 +84,8 @@ func TestWhatIsInUseIsLiveAtOneTime(t *testing.T) {
 	}
 }
 
-// A sample has what is live at the end of a poll. Records whose id does not begin with Go are those of Java.
+// A sample has what is live at the end of a poll. Records whose id does not begin with Go are those
+// of Java.
 func TestSamples(t *testing.T) {
 	s := newScene(t, 5)
 	java := s.record(100, 2)
@@ -111,7 +115,8 @@ func TestThroughputUntilTheEnd(t *testing.T) {
 	}
 }
 
-// A burst falls into each whole interval, though the bursts are a little more than an interval apart.
+// A burst falls into each whole interval, though the bursts are a little more than an interval
+// apart.
 func TestThroughputIsThatOfWholeIntervals(t *testing.T) {
 	s := newScene(t, 5)
 	a, b, c := s.record(10, 5), s.record(1012, 5), s.record(2015, 5)
@@ -144,12 +149,14 @@ func TestTooManyPermitsAreAFault(t *testing.T) {
 	s.looks(0, 10, s.record(0, 5))
 	s.looks(500, 510, s.record(505, 1))
 	v := s.verdict(6)
-	if v.err() == nil || v.largest != 6 || !strings.Contains(v.err().Error(), "holds 6 permits by their records, and the rate is 5/s") {
+	if v.err() == nil || v.largest != 6 ||
+		!strings.Contains(v.err().Error(), "holds 6 permits by their records, and the rate is 5/s") {
 		t.Errorf("%+v", v)
 	}
 }
 
-// Where polls came too late to see each record, the throughput is a lower bound, until the intervals after that are whole.
+// Where polls came too late to see each record, the throughput is a lower bound, until the
+// intervals after that are whole.
 func TestThroughputAfterLatePolls(t *testing.T) {
 	s := newScene(t, 5)
 	s.looks(10, 15, s.record(10, 5))
@@ -163,7 +170,8 @@ func TestThroughputAfterLatePolls(t *testing.T) {
 	}
 }
 
-// A call that read its clock at 999 ms may be executed after one that read 1000 ms and freed the permits taken at 0.
+// A call that read its clock at 999 ms may be executed after one that read 1000 ms and freed the
+// permits taken at 0.
 func TestCallsThatPassEachOtherAreNoFault(t *testing.T) {
 	s := newScene(t, 5)
 	s.looks(0, 10, s.record(0, 5))
@@ -178,7 +186,8 @@ func TestCallsThatPassEachOtherAreNoFault(t *testing.T) {
 func TestGrantsWithoutRecordAreAFault(t *testing.T) {
 	s := newScene(t, 5)
 	s.looks(0, 10, s.record(0, 3))
-	if v := s.verdict(4); v.err() == nil || !strings.Contains(v.err().Error(), "callers got 4 permits, the records hold 3") {
+	if v := s.verdict(4); v.err() == nil ||
+		!strings.Contains(v.err().Error(), "callers got 4 permits, the records hold 3") {
 		t.Errorf("%+v", v)
 	}
 	s.looks(5000, 5010) // records that were written in between have expired unseen
@@ -202,7 +211,8 @@ func TestSummaryOfRecordsThatWentUnseen(t *testing.T) {
 		var out strings.Builder
 		d.summary(&out, verdict{recorded: c.seen, doubt: 3})
 		text := strings.Join(strings.Fields(out.String()), " ")
-		if !strings.Contains(text, c.records) || !strings.Contains(text, c.explains) || (c.explains == "") == strings.Contains(text, "the difference") {
+		if !strings.Contains(text, c.records) || !strings.Contains(text, c.explains) ||
+			(c.explains == "") == strings.Contains(text, "the difference") {
 			t.Errorf("%d permits seen:\n%s", c.seen, out.String())
 		}
 	}
@@ -235,7 +245,8 @@ func TestAnotherRateBeginsAnew(t *testing.T) {
 	if v := s.verdict(7); v.err() != nil || v.largest != 2 || v.complete {
 		t.Errorf("%+v", v)
 	}
-	if p := s.picture(0); p.changed != "another client changed the rate from 5/s to 2/s after 100ms" || p.rate != perSecond(2) {
+	if p := s.picture(0); p.changed != "another client changed the rate from 5/s to 2/s after 100ms" ||
+		p.rate != perSecond(2) {
 		t.Errorf("%+v", p)
 	}
 	s.looks(300, 310, s.record(305, 1))

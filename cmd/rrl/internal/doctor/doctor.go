@@ -1,5 +1,5 @@
-// Package doctor checks limiters, their clients and their server. It returns findings with advice, but does not print
-// them. It changes nothing.
+// Package doctor checks limiters, their clients and their server. It returns findings with advice,
+// but does not print them. It changes nothing.
 package doctor
 
 import (
@@ -50,7 +50,8 @@ func Named(ctx context.Context, s *connect.Server, names []string) (Report, erro
 	})
 }
 
-// All checks all limiters, by the names and the keys of states that a search has found, and the server.
+// All checks all limiters, by the names and the keys of states that a search has found, and the
+// server.
 func All(ctx context.Context, s *connect.Server, names []string, keys []survey.StateKey) (Report, error) {
 	findings, err := unowned(ctx, s, keys, names)
 	if err != nil {
@@ -64,7 +65,11 @@ func All(ctx context.Context, s *connect.Server, names []string, keys []survey.S
 
 // check adds to findings those of limiters and of the server, the most severe first.
 func check(
-	ctx context.Context, s *connect.Server, names []string, findings []Finding, look func(context.Context, string) (examined, error),
+	ctx context.Context,
+	s *connect.Server,
+	names []string,
+	findings []Finding,
+	look func(context.Context, string) (examined, error),
 ) (Report, error) {
 	looks, err := survey.Each(ctx, names, look)
 	if err != nil {
@@ -88,7 +93,9 @@ func check(
 		findings = append(findings, one.judge(shortest, kept)...)
 	}
 	slices.SortStableFunc(findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(b.Severity, a.Severity), strings.Compare(a.Server, b.Server), strings.Compare(a.Name, b.Name))
+		return cmp.Or(
+			cmp.Compare(b.Severity, a.Severity), strings.Compare(a.Server, b.Server), strings.Compare(a.Name, b.Name),
+		)
 	})
 	r.Findings = findings
 	return r, nil

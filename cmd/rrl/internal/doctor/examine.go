@@ -20,8 +20,8 @@ type examined struct {
 	kept     bool          // it has a TTL
 }
 
-// examineFound checks a limiter that a search has found, with its clients. There are no findings if it was removed
-// since.
+// examineFound checks a limiter that a search has found, with its clients. There are no findings if
+// it was removed since.
 func examineFound(ctx context.Context, s *connect.Server, name string, clients []string) (examined, error) {
 	found, err := examine(ctx, s, name, func(context.Context) ([]string, error) { return clients, nil })
 	if errors.Is(err, rratelimiter.ErrNotInitialized) {
@@ -88,14 +88,16 @@ func examine(
 	return found, nil
 }
 
-// leftFor is the time since the last live grant after which doctor calls a client's state orphaned: as in gc.
+// leftFor is the time since the last live grant after which doctor calls a client's state orphaned:
+// as in gc.
 const leftFor = time.Hour
 
-// confirmable is the number of records that can be read in one step without blocking Redis for long.
+// confirmable is the number of records that can be read in one step without blocking Redis for
+// long.
 const confirmable = 100_000
 
-// confirm checks in one step whether the stored state adds up to the rate, and computes the result of a repair, which
-// decides the advice.
+// confirm checks in one step whether the stored state adds up to the rate, and computes the result
+// of a repair, which decides the advice.
 func confirm(ctx context.Context, l *connect.Limiter, v *survey.Survey, found *examined) error {
 	if v.WrongType() != "" || v.Consistent() || v.Live.Records+v.Expired.Records > confirmable {
 		return nil
@@ -110,9 +112,11 @@ func confirm(ctx context.Context, l *connect.Limiter, v *survey.Survey, found *e
 	return err
 }
 
-// unowned returns findings for the state keys that belong to no limiter, or to clients of a limiter that is not
-// PER_CLIENT.
-func unowned(ctx context.Context, s *connect.Server, keys []survey.StateKey, known []string) (all []Finding, err error) {
+// unowned returns findings for the state keys that belong to no limiter, or to clients of a limiter
+// that is not PER_CLIENT.
+func unowned(
+	ctx context.Context, s *connect.Server, keys []survey.StateKey, known []string,
+) (all []Finding, err error) {
 	there, clients, seen := map[string]bool{}, map[string]int{}, map[survey.Owner]bool{}
 	for _, name := range known {
 		there[name] = true

@@ -71,8 +71,8 @@ func hosts(ctx context.Context, s *connect.Server) ([]host, error) {
 	return all, err
 }
 
-// skew measures by how much Redis's clock is ahead of this host's, and the bound of the error: half of the shortest of
-// some round trips.
+// skew measures by how much Redis's clock is ahead of this host's, and the bound of the error: half
+// of the shortest of some round trips.
 func skew(ctx context.Context, rdb *redis.Client, now func() time.Time) (ahead, wrong time.Duration, err error) {
 	for i := range 7 {
 		began := time.Now()

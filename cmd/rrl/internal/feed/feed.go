@@ -1,5 +1,5 @@
-// Package feed reads a limiter repeatedly, for live views: the free permits over time, and the permits that each client
-// was granted in each second. It changes nothing and prints nothing.
+// Package feed reads a limiter repeatedly, for live views: the free permits over time, and the
+// permits that each client was granted in each second. It changes nothing and prints nothing.
 package feed
 
 import (
@@ -25,8 +25,8 @@ const (
 	most    = 20_000 // records read in one look
 )
 
-// A Feed is what was seen of one limiter. Grants are read from their records, which live for one interval, so looks must be
-// more frequent than that: see Every.
+// A Feed is what was seen of one limiter. Grants are read from their records, which live for one
+// interval, so looks must be more frequent than that: see Every.
 type Feed struct {
 	limiter *connect.Limiter
 	own     bool
@@ -35,10 +35,12 @@ type Feed struct {
 	slot    time.Duration
 	free    []Free
 	seen    []Span
-	ahead   time.Duration // of the server's clock, compared with this host's, at the last look that told; before one: 0
+	// of the server's clock, compared with this host's, at the last look that told; before one: 0
+	ahead time.Duration
 }
 
-// New makes a feed of a limiter. own says that, of a PER_CLIENT limiter, its client's own state is meant.
+// New makes a feed of a limiter. own says that, of a PER_CLIENT limiter, its client's own state is
+// meant.
 func New(l *connect.Limiter, own bool) *Feed {
 	return &Feed{limiter: l, own: own, every: slowest}
 }
@@ -72,8 +74,9 @@ type Look struct {
 	Partial      bool          // more was granted since the last look than is read
 }
 
-// Every is how long to wait until the next look: less than half of the interval where that is short, so that no record
-// lives and dies between two looks, else a second. Intervals below a fifth of a second are too short for that.
+// Every is how long to wait until the next look: less than half of the interval where that is
+// short, so that no record lives and dies between two looks, else a second. Intervals below a fifth
+// of a second are too short for that.
 func (f *Feed) Every() time.Duration { return f.every }
 
 // Look looks once. The error is that of Redis; a limiter without a rate is none.
@@ -128,8 +131,8 @@ func (f *Feed) cut(longest time.Duration) {
 	}
 }
 
-// count notes grants. What a slot has lost since it was counted was released, or is beyond what was read: it was granted all
-// the same. What was released and granted again within a slot counts once.
+// count notes grants. What a slot has lost since it was counted was released, or is beyond what was
+// read: it was granted all the same. What was released and granted again within a slot counts once.
 func (f *Feed) count(grants []survey.Grant) {
 	found := map[int64]map[string]int64{}
 	for _, g := range grants {
@@ -150,8 +153,8 @@ func (f *Feed) count(grants []survey.Grant) {
 	}
 }
 
-// cover notes that a look read the grants from so long back until now. Looks at their regular pace leave no gap, though
-// records of an interval below a fifth of a second live and die between them.
+// cover notes that a look read the grants from so long back until now. Looks at their regular pace
+// leave no gap, though records of an interval below a fifth of a second live and die between them.
 func (f *Feed) cover(at time.Time, back time.Duration) {
 	if n := len(f.seen); n > 0 && at.Sub(f.seen[n-1].To) <= 2*f.every {
 		f.seen[n-1].To = at
@@ -210,6 +213,8 @@ func Writers(seconds []Second) (tags []string, permits map[string]int64) {
 		}
 	}
 	tags = slices.Collect(maps.Keys(permits))
-	slices.SortFunc(tags, func(a, b string) int { return cmp.Or(cmp.Compare(permits[b], permits[a]), strings.Compare(a, b)) })
+	slices.SortFunc(
+		tags, func(a, b string) int { return cmp.Or(cmp.Compare(permits[b], permits[a]), strings.Compare(a, b)) },
+	)
 	return tags, permits
 }

@@ -131,7 +131,10 @@ func TestAFeedKnowsWhatItHasSeen(t *testing.T) {
 	for _, ms := range []int{0, 400, 900, 9000, 9400} {
 		f.cover(at.Add(time.Duration(ms)*time.Millisecond), back)
 	}
-	want := []Span{{at.Add(-back), at.Add(900 * time.Millisecond)}, {at.Add(9*time.Second - back), at.Add(9400 * time.Millisecond)}}
+	want := []Span{
+		{at.Add(-back), at.Add(900 * time.Millisecond)},
+		{at.Add(9*time.Second - back), at.Add(9400 * time.Millisecond)},
+	}
 	if !slices.Equal(f.Seen(), want) {
 		t.Errorf("seen %v, want %v", f.Seen(), want)
 	}
@@ -172,7 +175,8 @@ func TestMoreThanAFeedReadsIsSaid(t *testing.T) {
 	t.Error("no look was in time")
 }
 
-// watch numbers seconds by the server's clock; if it took this host's clock during an outage, seconds would be lost after it.
+// watch numbers seconds by the server's clock; if it took this host's clock during an outage,
+// seconds would be lost after it.
 func TestWhileRedisIsAwayTheServersClockGoesOn(t *testing.T) {
 	s := redistest.Embedded(t)
 	server := time.Now().Add(-time.Hour)

@@ -11,8 +11,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/connect"
 )
 
-// follow.go polls limiters for watch and serve, which show the same: free permits over time, and the grants of each
-// second by client.
+// follow.go polls limiters for watch and serve, which show the same: free permits over time, and
+// the grants of each second by client.
 
 // A Followed is a limiter that is polled.
 type Followed struct {
@@ -36,8 +36,8 @@ type Sight struct {
 // ErrWhose is the error of a poll of a PER_CLIENT limiter without a client. Its rate is known.
 var ErrWhose = errors.New("a PER_CLIENT limiter: --client says whose permits to show")
 
-// Follow polls a limiter of a server until ctx ends. own says that its client's own state is meant. changed is called
-// after each poll.
+// Follow polls a limiter of a server until ctx ends. own says that its client's own state is meant.
+// changed is called after each poll.
 func Follow(ctx context.Context, s *connect.Server, l *connect.Limiter, own bool, changed func()) *Followed {
 	f := &Followed{feed: New(l, own), known: Sight{Look: Look{Name: l.Name()}}}
 	go func() {
@@ -70,7 +70,11 @@ func (f *Followed) look(ctx context.Context, s *connect.Server) {
 	}
 	if err == nil || errors.Is(err, ErrWhose) {
 		since := look.At.Add(-Length)
-		f.known.Look, f.known.Frees, f.known.Seconds, f.known.Seen = look, f.feed.Frees(since), f.feed.Seconds(since), f.feed.Seen()
+		f.known.Look, f.known.Frees, f.known.Seconds, f.known.Seen = look, f.feed.Frees(
+			since,
+		), f.feed.Seconds(
+			since,
+		), f.feed.Seen()
 	}
 }
 
@@ -101,8 +105,8 @@ func (v Sight) saw(second int64) bool {
 	})
 }
 
-// Mean returns the mean of permits granted a second, over those of the last n whole seconds that were seen. Without any
-// it is not known.
+// Mean returns the mean of permits granted a second, over those of the last n whole seconds that
+// were seen. Without any it is not known.
 func (v Sight) Mean(n int) (mean float64, known bool) {
 	granted := map[int64]int64{}
 	for _, second := range v.Seconds {
@@ -118,7 +122,8 @@ func (v Sight) Mean(n int) (mean float64, known bool) {
 	return float64(sum) / float64(max(seconds, 1)), seconds > 0
 }
 
-// Columns returns the figures of n seconds up to the one before now: the fewest permits free, and the permits granted.
+// Columns returns the figures of n seconds up to the one before now: the fewest permits free, and
+// the permits granted.
 func (v Sight) Columns(n int) (free, granted []int64) {
 	free, granted = make([]int64, n), make([]int64, n)
 	for i := range free {

@@ -11,11 +11,15 @@ func someGrants() Sight {
 	return Sight{
 		Look: Look{At: at},
 		Frees: []Free{
-			{At: at.Add(-10 * time.Second), Free: 25}, {At: at.Add(-2 * time.Second), Free: 7}, {At: at.Add(-1900 * time.Millisecond), Free: 9},
+			{
+				At: at.Add(-10 * time.Second), Free: 25,
+			}, {At: at.Add(-2 * time.Second), Free: 7}, {At: at.Add(-1900 * time.Millisecond), Free: 9},
 		},
 		Seen: []Span{{at.Add(-2 * time.Minute), at}},
 		Seconds: []Second{
-			{At: time.Unix(1_699_999_990, 0), Permits: 25}, {At: time.Unix(1_699_999_999, 0), Permits: 50}, {At: time.Unix(1_700_000_000, 0), Permits: 3},
+			{
+				At: time.Unix(1_699_999_990, 0), Permits: 25,
+			}, {At: time.Unix(1_699_999_999, 0), Permits: 50}, {At: time.Unix(1_700_000_000, 0), Permits: 3},
 		},
 	}
 }
@@ -30,7 +34,8 @@ func TestColumnsAreWholeSecondsUpToNow(t *testing.T) {
 	}
 }
 
-// The first polls, and those after Redis was away, do not count the seconds that were not seen as seconds without grants.
+// The first polls, and those after Redis was away, do not count the seconds that were not seen as
+// seconds without grants.
 func TestMeansAreOverTheSecondsThatWereSeen(t *testing.T) {
 	v := someGrants()
 	at := v.At
@@ -41,7 +46,9 @@ func TestMeansAreOverTheSecondsThatWereSeen(t *testing.T) {
 	}{
 		{v.Seen, 7.5, true},
 		{[]Span{{at.Add(-4 * time.Second), at}}, 50. / 3, true},
-		{[]Span{{at.Add(-20 * time.Second), at.Add(-8 * time.Second)}, {at.Add(-1500 * time.Millisecond), at}}, 75. / 3, true},
+		{
+			[]Span{{at.Add(-20 * time.Second), at.Add(-8 * time.Second)}, {at.Add(-1500 * time.Millisecond), at}}, 75. / 3, true,
+		},
 		{[]Span{{at.Add(-1400 * time.Millisecond), at}}, 0, false},
 		{nil, 0, false},
 	} {

@@ -55,7 +55,9 @@ func ReadLimits(data []byte) ([]Wanted, error) {
 	}
 	top := file.Content[0]
 	if top.Kind != yaml.MappingNode || len(top.Content) != 2 || top.Content[0].Value != "limits" {
-		return nil, fmt.Errorf("line %d: the entries must be under limits, the only key at the top; see rrl apply --help", top.Line)
+		return nil, fmt.Errorf(
+			"line %d: the entries must be under limits, the only key at the top; see rrl apply --help", top.Line,
+		)
 	}
 	entries := top.Content[1]
 	if entries.Kind != yaml.MappingNode {
@@ -115,13 +117,17 @@ func readLimit(node *yaml.Node) (w Wanted, err error) {
 			return w, fmt.Errorf("keep-alive %q is not a duration, such as 1h", *l.KeepAlive)
 		}
 		if rate.KeepAlive != 0 {
-			return w, fmt.Errorf("line %d: keep-alive is given twice: the rate %q has one, too", lineOf(node, "keep-alive"), l.Rate)
+			return w, fmt.Errorf(
+				"line %d: keep-alive is given twice: the rate %q has one, too", lineOf(node, "keep-alive"), l.Rate,
+			)
 		}
 		rate.KeepAlive = keepAlive
 	}
 	if l.PerClient != nil {
 		if !*l.PerClient && rate.Type == rratelimiter.PerClient {
-			return w, fmt.Errorf("line %d: per-client is false, but the rate %q is per client", lineOf(node, "per-client"), l.Rate)
+			return w, fmt.Errorf(
+				"line %d: per-client is false, but the rate %q is per client", lineOf(node, "per-client"), l.Rate,
+			)
 		}
 		if *l.PerClient {
 			rate.Type = rratelimiter.PerClient
@@ -134,7 +140,8 @@ func readLimit(node *yaml.Node) (w Wanted, err error) {
 	return Wanted{Rate: rate, PerClient: &perClient, KeepAlive: &rate.KeepAlive, Reset: l.Reset}, nil
 }
 
-// lineOf returns the line of a field of an entry, or of the entry if the field comes from elsewhere (<<).
+// lineOf returns the line of a field of an entry, or of the entry if the field comes from elsewhere
+// (<<).
 func lineOf(entry *yaml.Node, field string) int {
 	for i := 0; i < len(entry.Content); i += 2 {
 		if entry.Content[i].Value == field {

@@ -1,5 +1,5 @@
-// Package manage sets the rates of limiters, and removes limiters and keys that former clients left. It does not parse
-// commands and prints nothing.
+// Package manage sets the rates of limiters, and removes limiters and keys that former clients
+// left. It does not parse commands and prints nothing.
 package manage
 
 import (
@@ -18,7 +18,8 @@ import (
 
 // rates.go sets rates.
 
-// Wanted is the rate to set. A nil field stays unchanged, and so does the interval if that of the rate is 0.
+// Wanted is the rate to set. A nil field stays unchanged, and so does the interval if that of the
+// rate is 0.
 type Wanted struct {
 	Name      string
 	Rate      rratelimiter.Rate
@@ -77,7 +78,8 @@ func Compare(ctx context.Context, s *connect.Server, w Wanted) (Change, error) {
 	return c, nil
 }
 
-// readable returns the type and the keep-alive of a configuration that can't be used, as far as they can be read.
+// readable returns the type and the keep-alive of a configuration that can't be used, as far as
+// they can be read.
 func readable(ctx context.Context, l *connect.Limiter) (r rratelimiter.Rate, err error) {
 	stored, err := l.Survey(ctx, 0, 1, false)
 	if stored.Fields["type"] == "1" {
@@ -92,8 +94,8 @@ func readable(ctx context.Context, l *connect.Limiter) (r rratelimiter.Rate, err
 // Same reports whether the rate is in force already.
 func (c Change) Same() bool { return c.Old != nil && *c.Old == c.Rate }
 
-// Apply sets the rate: live grants stay counted, unless they are to be forgotten. Of a PER_CLIENT limiter it adjusts the
-// free permits of each client.
+// Apply sets the rate: live grants stay counted, unless they are to be forgotten. Of a PER_CLIENT
+// limiter it adjusts the free permits of each client.
 func (c *Change) Apply(ctx context.Context, s *connect.Server) error {
 	l := s.Limiter(c.Name, "")
 	var ids []string

@@ -39,7 +39,8 @@ func Remove(ctx context.Context, s *connect.Server, name string, clients []strin
 	return gone, nil
 }
 
-// removeState removes a limiter, or the own state of its client, and returns whether there was any and which keys stay.
+// removeState removes a limiter, or the own state of its client, and returns whether there was any
+// and which keys stay.
 func removeState(ctx context.Context, l *connect.Limiter, own bool) (bool, []survey.Foreign, error) {
 	found, err := l.Delete(ctx)
 	if !survey.IsWrongType(err) {
@@ -56,8 +57,8 @@ type Leftover struct {
 	Left    []survey.Foreign
 }
 
-// Leftovers finds those among keys of states, and removes the ones without live grants unless dry is set. A client must
-// have had no live grant for the time idle.
+// Leftovers finds those among keys of states, and removes the ones without live grants unless dry
+// is set. A client must have had no live grant for the time idle.
 func Leftovers(
 	ctx context.Context, s *connect.Server, keys []survey.StateKey, idle time.Duration, dry bool,
 ) ([]Leftover, error) {

@@ -39,7 +39,8 @@ func newStateFigures(own promauto.Factory, byClient bool) *stateFigures {
 	}
 }
 
-// set sets the metrics of a limiter, or of one of its clients; now is the server's time of the read.
+// set sets the metrics of a limiter, or of one of its clients; now is the server's time of the
+// read.
 func (g *stateFigures) set(one survey.Glance, now time.Time) {
 	labels := []string{series.LabelOf(one.Name)}
 	if g.byClient {

@@ -23,13 +23,15 @@ import (
 
 // Options say which limiters are exported.
 type Options struct {
-	Client  string        // whose permits are exported of a PER_CLIENT limiter: "", an id, or survey.Everyone
+	// whose permits are exported of a PER_CLIENT limiter: "", an id, or survey.Everyone
+	Client  string
 	Pattern string        // of Redis, for the names
 	Every   time.Duration // minimum time between two searches for limiters
 	Most    int           // maximum number of limiters
 }
 
-// An Exporter serves scrapes, one at a time: several Prometheus servers cause no more load on Redis at once.
+// An Exporter serves scrapes, one at a time: several Prometheus servers cause no more load on Redis
+// at once.
 type Exporter struct {
 	ctx    context.Context // context of searches, which may take longer than a scrape
 	link   *connect.Link
@@ -53,8 +55,8 @@ type listing struct {
 	err     error
 }
 
-// New returns an exporter of a server's limiters. Searches for limiters end with ctx. The first failure after a success
-// is written to errs.
+// New returns an exporter of a server's limiters. Searches for limiters end with ctx. The first
+// failure after a success is written to errs.
 func New(ctx context.Context, link *connect.Link, o Options, errs io.Writer) *Exporter {
 	return &Exporter{
 		ctx: ctx, link: link, errs: errs, Options: o, turn: make(chan struct{}, 1),
@@ -64,8 +66,8 @@ func New(ctx context.Context, link *connect.Link, o Options, errs io.Writer) *Ex
 	}
 }
 
-// Handler returns the handler of scrapes, at /metrics, of probes (web.Probe), and of a page at / that links to them.
-// Limiters are read only during a scrape. It is ready while Redis answers.
+// Handler returns the handler of scrapes, at /metrics, of probes (web.Probe), and of a page at /
+// that links to them. Limiters are read only during a scrape. It is ready while Redis answers.
 func (e *Exporter) Handler() http.Handler {
 	mux := http.NewServeMux()
 	web.Probe(mux, e.link.Ping)
@@ -151,8 +153,8 @@ func (e *Exporter) scrape(ctx context.Context) *prometheus.Registry {
 	return registry
 }
 
-// find starts a new search if the last listing is too old. A long search continues in the background, and the last
-// listing is used meanwhile.
+// find starts a new search if the last listing is too old. A long search continues in the
+// background, and the last listing is used meanwhile.
 func (e *Exporter) find(ctx context.Context) error {
 	if e.search == nil && time.Since(e.listed.at) >= e.Every {
 		done := make(chan listing, 1)

@@ -66,7 +66,8 @@ type scraper struct {
 	errs    *bytes.Buffer // output of the exporter; it is read between scrapes
 }
 
-// startExport serves the metrics of all limiters, with a new search for each scrape unless arrange changes that.
+// startExport serves the metrics of all limiters, with a new search for each scrape unless arrange
+// changes that.
 func startExport(t *testing.T, address string, arrange func(e *Exporter)) scraper {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -245,7 +246,8 @@ func TestExportFollowsLimitersThatComeAndGo(t *testing.T) {
 	})
 }
 
-// A limiter that is removed between two searches has no metrics, and a new one is found by the next search.
+// A limiter that is removed between two searches has no metrics, and a new one is found by the next
+// search.
 func TestExportSearchesSometimes(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 		s := shop{t, server, server.Client()}
@@ -257,7 +259,9 @@ func TestExportSearchesSometimes(t *testing.T) {
 		}
 		s.must(s.rdb.Del(t.Context(), "a").Err())
 		s.limiter("b", "5", "1000", "0")
-		expect(t, x.scrape(time.Minute), map[string]float64{"export_up": 1, "export_skipped_limiters": 0, "export_errors_total": 0})
+		expect(
+			t, x.scrape(time.Minute), map[string]float64{"export_up": 1, "export_skipped_limiters": 0, "export_errors_total": 0},
+		)
 		e.turn <- struct{}{}
 		e.listed.at = e.listed.at.Add(-2 * time.Hour)
 		<-e.turn
@@ -330,13 +334,15 @@ func TestExportOutlivesItsRedis(t *testing.T) {
 			server.Restart()
 			s.limiter("a", "5", "1000", "0")
 			x.errs.Reset()
-			if got := x.scrape(time.Minute); got["export_up"] != 1 || got[`state_limit_permits{limiter="a"}`] != 5 || x.errs.Len() > 0 {
+			if got := x.scrape(time.Minute); got["export_up"] != 1 || got[`state_limit_permits{limiter="a"}`] != 5 ||
+				x.errs.Len() > 0 {
 				t.Errorf("before: %v, %s", got, x.errs)
 			}
 			server.Kill()
 			for range 2 {
 				got := x.scrape(time.Minute)
-				if _, there := got[`state_limit_permits{limiter="a"}`]; there || got["export_up"] != 0 || got["export_errors_total"] == 0 {
+				if _, there := got[`state_limit_permits{limiter="a"}`]; there || got["export_up"] != 0 ||
+					got["export_errors_total"] == 0 {
 					t.Errorf("without Redis: %v", got)
 				}
 			}
@@ -357,7 +363,9 @@ func TestExportWhileRedisIsAwayAtTheStart(t *testing.T) {
 	server := redistest.Real(t)
 	server.Kill()
 	x := startExport(t, server.URL(), nil)
-	expect(t, x.scrape(time.Minute), map[string]float64{"export_up": 0, "export_errors_total": 1, "export_skipped_limiters": 0})
+	expect(
+		t, x.scrape(time.Minute), map[string]float64{"export_up": 0, "export_errors_total": 1, "export_skipped_limiters": 0},
+	)
 	server.Restart()
 	for got := 0.; got == 0; {
 		got = x.scrape(time.Minute)["export_up"]
@@ -442,7 +450,8 @@ func TestExportNeedsFewCommands(t *testing.T) {
 		got := x.scrape(time.Minute)
 		_, stays := got[`state_consistent{client="",limiter="gone"}`]
 		broken, found := got[`state_consistent{client="",limiter="half"}`]
-		works := !stays && found && broken == 0 && got["export_up"] == 1 && got[`state_live_permits{client="",limiter="a"}`] == 1 &&
+		works := !stays && found && broken == 0 && got["export_up"] == 1 &&
+			got[`state_live_permits{client="",limiter="a"}`] == 1 &&
 			got[`state_live_permits{client="x",limiter="e"}`] == 1
 		if works != (without < 0) {
 			t.Errorf("with %q it works: %v, %v", allowed, works, got)

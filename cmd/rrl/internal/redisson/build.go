@@ -31,7 +31,8 @@ const mainClass = "Demo"
 
 var releaseForm = regexp.MustCompile(`^(\d+)\.(\d+)\.\d+$`)
 
-// Usable returns an error unless a release is one that reads and writes records as the Go client does without an option.
+// Usable returns an error unless a release is one that reads and writes records as the Go client
+// does without an option.
 func Usable(release string) error {
 	numbers := releaseForm.FindStringSubmatch(release)
 	if numbers == nil {
@@ -45,8 +46,8 @@ func Usable(release string) error {
 	return nil
 }
 
-// Missing returns an error that lists the programs that are missing, and how to install them. The redis-server is needed
-// if server is set.
+// Missing returns an error that lists the programs that are missing, and how to install them. The
+// redis-server is needed if server is set.
 func Missing(ctx context.Context, server bool) error {
 	missing := maven.Missing(ctx)
 	if _, err := serverPath(); server && err != nil {
@@ -60,8 +61,8 @@ func Missing(ctx context.Context, server bool) error {
 		"\nmacOS: brew install openjdk maven redis")
 }
 
-// Build returns the path of the jar for a release of Redisson. If it is not in the cache folder of the user, Maven builds it;
-// progress then gets a few words for each file that Maven downloads.
+// Build returns the path of the jar for a release of Redisson. If it is not in the cache folder of
+// the user, Maven builds it; progress then gets a few words for each file that Maven downloads.
 func Build(ctx context.Context, release string, progress func(string)) (string, error) {
 	sum := sha256.Sum256(slices.Concat(project, program))
 	folder := filepath.Join(maven.Cache(), "demo-"+hex.EncodeToString(sum[:8]), release)
@@ -89,7 +90,8 @@ func Build(ctx context.Context, release string, progress func(string)) (string, 
 		}
 	}
 	out := &output{progress: progress}
-	err = maven.Package(ctx, work, out, "-U", "-Dredisson.version="+release) // -U: a download that failed is tried again
+	// -U: a download that failed is tried again
+	err = maven.Package(ctx, work, out, "-U", "-Dredisson.version="+release)
 	built := filepath.Join(work, "target", "demo.jar")
 	switch {
 	case ctx.Err() != nil:

@@ -1,5 +1,5 @@
-// Package redisson runs a real Redisson in a JVM, and a redis-server, for rrl demo --java. Maven gets the jars. Both
-// processes end with this one, even if it is killed.
+// Package redisson runs a real Redisson in a JVM, and a redis-server, for rrl demo --java. Maven
+// gets the jars. Both processes end with this one, even if it is killed.
 package redisson
 
 import (
@@ -64,7 +64,11 @@ type Process struct {
 
 // Start starts a JVM, and returns when its Redisson is connected.
 func Start(ctx context.Context, jar string, s Settings) (*Process, error) {
-	p := &Process{cmd: exec.Command(maven.Java(), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m", "-jar", jar)}
+	p := &Process{
+		cmd: exec.Command(
+			maven.Java(), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx256m", "-jar", jar,
+		),
+	}
 	ownGroup(p.cmd)
 	p.errors.Max = tailKept
 	p.cmd.Stderr = &p.errors
@@ -94,7 +98,8 @@ func Start(ctx context.Context, jar string, s Settings) (*Process, error) {
 	return p, nil
 }
 
-// Run lets the threads acquire permits until ctx ends, and passes on their results. Then it ends the JVM.
+// Run lets the threads acquire permits until ctx ends, and passes on their results. Then it ends
+// the JVM.
 func (p *Process) Run(ctx context.Context, result func(Result)) error {
 	stop := context.AfterFunc(ctx, p.stop)
 	defer stop()

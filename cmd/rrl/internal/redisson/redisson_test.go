@@ -26,7 +26,8 @@ func TestWhatIsMissing(t *testing.T) {
 
 func TestUsableReleases(t *testing.T) {
 	for release, usable := range map[string]bool{
-		"4.7.0": true, "3.17.0": true, "3.16.8": false, "2.15.2": false, "10.0.0": true, "": false, "latest": false, "4.7": false, "4.7.0 -X": false,
+		"4.7.0": true, "3.17.0": true, "3.16.8": false, "2.15.2": false, "10.0.0": true, "": false, "latest": false,
+		"4.7": false, "4.7.0 -X": false,
 	} {
 		if err := Usable(release); (err == nil) != usable {
 			t.Errorf("%q: %v", release, err)
@@ -55,12 +56,14 @@ func TestOutputOfMaven(t *testing.T) {
 	var progress []string
 	o := &output{progress: func(text string) { progress = append(progress, text) }}
 	for _, part := range []string{
-		"[INFO] x\nDownloaded from central: https://a/b.pom (3.0 kB at 1.2 MB/s)\nDownl", "oaded from central: https://a/b.jar (2.9 MB at 5 MB/s)\n",
+		"[INFO] x\nDownloaded from central: https://a/b.pom (3.0 kB at 1.2 MB/s)\nDownl",
+		"oaded from central: https://a/b.jar (2.9 MB at 5 MB/s)\n",
 		"[ERROR] first\n[ERROR] second\n",
 	} {
 		o.Write([]byte(part))
 	}
-	if got := strings.Join(progress, "; "); got != "downloaded 1 files, 0.0 MB; downloaded 2 files, 2.9 MB" || o.failure != "first" {
+	if got := strings.Join(progress, "; "); got != "downloaded 1 files, 0.0 MB; downloaded 2 files, 2.9 MB" ||
+		o.failure != "first" {
 		t.Errorf("%q, %q", got, o.failure)
 	}
 }

@@ -21,7 +21,8 @@ func serverPath() (string, error) {
 	return path, err
 }
 
-// Server starts a redis-server on this host that writes no files. It returns when the server accepts connections.
+// Server starts a redis-server on this host that writes no files. It returns when the server
+// accepts connections.
 func Server(ctx context.Context) (addr string, stop func(), err error) {
 	path, err := serverPath()
 	if err != nil {
@@ -65,6 +66,8 @@ func Server(ctx context.Context) (addr string, stop func(), err error) {
 		if ctx.Err() != nil {
 			return "", nil, ctx.Err()
 		}
-		return "", nil, errors.Join(fmt.Errorf("%s does not answer: %w", path, err), errors.New(strings.TrimSpace(output.String())))
+		return "", nil, errors.Join(
+			fmt.Errorf("%s does not answer: %w", path, err), errors.New(strings.TrimSpace(output.String())),
+		)
 	}
 }

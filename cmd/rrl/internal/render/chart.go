@@ -7,8 +7,8 @@ import (
 
 // chart.go draws bars and small charts as text.
 
-// Bar draws a part of a whole in a number of cells. It is full only if the part is the whole, and empty only if the
-// part is zero.
+// Bar draws a part of a whole in a number of cells. It is full only if the part is the whole, and
+// empty only if the part is zero.
 func Bar(part, whole int64, cells int, full, free string) string {
 	if cells <= 0 || whole <= 0 {
 		return ""
@@ -29,7 +29,8 @@ func Sparks(counts []int64) string {
 	return Heights(counts, slices.Max(append([]int64{1}, counts...)), 0)
 }
 
-// Heights draws figures as columns, up to the height of the highest; figures up to none are not drawn.
+// Heights draws figures as columns, up to the height of the highest; figures up to none are not
+// drawn.
 func Heights(figures []int64, highest, none int64) string {
 	steps := []rune("▁▂▃▄▅▆▇█")
 	line := make([]rune, len(figures))

@@ -11,11 +11,11 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// json.go has the parts of JSON that several commands write. The names of fields are part of the interface: add to them,
-// never change them.
+// json.go has the parts of JSON that several commands write. The names of fields are part of the
+// interface: add to them, never change them.
 
-// JSON returns an object as JSON, with an escape for each character that a terminal may interpret or does not show:
-// the package json leaves C1 controls and those of bidirectional text unescaped.
+// JSON returns an object as JSON, with an escape for each character that a terminal may interpret
+// or does not show: the package json leaves C1 controls and those of bidirectional text unescaped.
 func JSON(object any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -22,7 +22,8 @@ func Printable(name string) string {
 	return name
 }
 
-// Cut shortens a text to a number of cells on a terminal. It leaves out the middle: names often share their beginning.
+// Cut shortens a text to a number of cells on a terminal. It leaves out the middle: names often
+// share their beginning.
 func Cut(text string, cells int) string {
 	width := ansi.StringWidth(text)
 	if width <= cells {
@@ -36,8 +37,8 @@ func Cut(text string, cells int) string {
 	return ansi.Truncate(text, cells-1-end, "") + "…" + last
 }
 
-// Visible replaces characters that a terminal may interpret, or does not show, with JSON escapes, and bytes that are
-// not UTF-8 with the replacement character.
+// Visible replaces characters that a terminal may interpret, or does not show, with JSON escapes,
+// and bytes that are not UTF-8 with the replacement character.
 func Visible(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -57,8 +58,8 @@ func Visible(text string) string {
 // ShellName returns a name as an argument for a shell and rrl.
 func ShellName(name string) string { return ShellNames(name, "") }
 
-// ShellNames returns the name of a limiter, and the id of a client of it unless that is "", as arguments for a shell
-// and rrl.
+// ShellNames returns the name of a limiter, and the id of a client of it unless that is "", as
+// arguments for a shell and rrl.
 func ShellNames(name, client string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-.:/@+=,", r)

@@ -10,8 +10,8 @@ import (
 	"github.com/charmbracelet/x/ansi"
 )
 
-// output.go writes the output of commands on a live Redis: tables and plain lines for people, one JSON object a line for
-// programs.
+// output.go writes the output of commands on a live Redis: tables and plain lines for people, one
+// JSON object a line for programs.
 
 // An Output is where a command writes.
 type Output struct {
@@ -65,10 +65,11 @@ func Later(do func()) (stop func()) {
 	}
 }
 
-// A Table is rows of cells, written with columns as wide as needed; empty columns are left out. The first row is its head.
-// The first column has names, which are cut if a row is wider than the terminal. If that is not enough, a last column
-// without a head is written below its row. If that is not enough, either, the columns of Drop are left out. The table of
-// lipgloss makes all columns narrower instead, and cuts cells at their end.
+// A Table is rows of cells, written with columns as wide as needed; empty columns are left out. The
+// first row is its head. The first column has names, which are cut if a row is wider than the
+// terminal. If that is not enough, a last column without a head is written below its row. If that
+// is not enough, either, the columns of Drop are left out. The table of lipgloss makes all columns
+// narrower instead, and cuts cells at their end.
 type Table struct {
 	Right map[int]bool // columns of numbers
 	Drop  []int        // columns that may be left out, in this order

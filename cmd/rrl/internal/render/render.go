@@ -1,5 +1,5 @@
-// Package render formats what rrl prints: numbers, times, names, tables, bars, live views and JSON. It does not call
-// Redis.
+// Package render formats what rrl prints: numbers, times, names, tables, bars, live views and JSON.
+// It does not call Redis.
 package render
 
 import (

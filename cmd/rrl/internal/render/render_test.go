@@ -75,11 +75,14 @@ func TestLongNamesAreCutInTheMiddle(t *testing.T) {
 	}
 }
 
-// Names give way to the width of a terminal first, then notes, then columns of less use. In a pipe nothing is cut.
+// Names give way to the width of a terminal first, then notes, then columns of less use. In a pipe
+// nothing is cut.
 func TestATableFitsItsTerminal(t *testing.T) {
 	rows := func() Table {
 		return Table{Right: map[int]bool{1: true}, Rows: [][]string{
-			{"NAME", "FREE", ""}, {strings.Repeat("語", 60), "10", ""}, {"short", "1,000", "does not add up"}, {strings.Repeat("x", 60), "3", ""},
+			{
+				"NAME", "FREE", "",
+			}, {strings.Repeat("語", 60), "10", ""}, {"short", "1,000", "does not add up"}, {strings.Repeat("x", 60), "3", ""},
 		}}
 	}
 	var out strings.Builder
@@ -90,7 +93,8 @@ func TestATableFitsItsTerminal(t *testing.T) {
 			t.Errorf("%d cells: %s", ansi.StringWidth(line), line)
 		}
 	}
-	if !strings.Contains(lines[2], "short ") || !strings.HasSuffix(lines[2], "1,000  does not add up") || !strings.Contains(lines[1], "…") {
+	if !strings.Contains(lines[2], "short ") || !strings.HasSuffix(lines[2], "1,000  does not add up") ||
+		!strings.Contains(lines[1], "…") {
 		t.Errorf("%s", out.String())
 	}
 	out.Reset()
@@ -114,8 +118,10 @@ func TestATableFitsItsTerminal(t *testing.T) {
 
 func TestShellNames(t *testing.T) {
 	for name, want := range map[string]string{
-		"api:orders-1": "api:orders-1", "": `--quoted '""'`, "a b": "'a b'", "it's": `'it'\''s'`, "a*": "'a*'", "größe": "'größe'",
-		"a\x00'": `--quoted '"a\x00'\''"'`, "\xff": `--quoted '"\xff"'`, "-x": `--quoted '"-x"'`, "\u202e": `--quoted '"\u202e"'`,
+		"api:orders-1": "api:orders-1", "": `--quoted '""'`, "a b": "'a b'", "it's": `'it'\''s'`, "a*": "'a*'",
+		"größe":  "'größe'",
+		"a\x00'": `--quoted '"a\x00'\''"'`, "\xff": `--quoted '"\xff"'`, "-x": `--quoted '"-x"'`,
+		"\u202e": `--quoted '"\u202e"'`,
 	} {
 		if got := ShellName(name); got != want {
 			t.Errorf("%q is written %s, want %s", name, got, want)

@@ -31,7 +31,8 @@ func TerminalWidth(stream any) int {
 	return width
 }
 
-// Line writes a line of text. On a terminal it breaks a long line between words, and indents what follows.
+// Line writes a line of text. On a terminal it breaks a long line between words, and indents what
+// follows.
 func Line(out io.Writer, indent int, text string) {
 	if width := TerminalWidth(out); width > indent {
 		text = wrapped(text, width, indent)
@@ -48,7 +49,8 @@ func wrapped(text string, width, indent int) string {
 	return text[:indent] + strings.Join(lines, "\n"+margin)
 }
 
-// A Screen is a live view on a terminal: lines that fit it, drawn a few times a second, until the user presses q.
+// A Screen is a live view on a terminal: lines that fit it, drawn a few times a second, until the
+// user presses q.
 type Screen struct {
 	draw          func(width, height int) []string
 	Press         func(key string) // handles the other keys; nil: they are ignored
@@ -60,8 +62,8 @@ func NewScreen(draw func(width, height int) []string) *Screen {
 	return &Screen{draw: draw, width: 80, height: 24}
 }
 
-// Run shows the screen until ctx ends or the user quits, on the alternate screen: the terminal's content comes back at
-// the end.
+// Run shows the screen until ctx ends or the user quits, on the alternate screen: the terminal's
+// content comes back at the end.
 func (s *Screen) Run(ctx context.Context, in io.Reader, out io.Writer) error {
 	if file, ok := in.(*os.File); !ok || !term.IsTerminal(file.Fd()) {
 		in = nil // no keys; signals still work

@@ -1,4 +1,5 @@
-// Package rls serves Envoy's rate limit service, its health, and metrics. It does not parse commands.
+// Package rls serves Envoy's rate limit service, its health, and metrics. It does not parse
+// commands.
 package rls
 
 import (
@@ -31,11 +32,12 @@ import (
 
 // Options say what is served.
 type Options struct {
-	Rules     string            // file of the domains
-	DenyCache int               // as rratelimiter.WithDenyCache; 0: none
-	Policy    *httplimit.Policy // as in envoylimit.New, which must fail closed: without Redis, the server is not ready
-	Drain     time.Duration     // maximum time for the requests in flight at the end
-	Logger    *slog.Logger      // gets a line when the file has changed
+	Rules     string // file of the domains
+	DenyCache int    // as rratelimiter.WithDenyCache; 0: none
+	// as in envoylimit.New, which must fail closed: without Redis, the server is not ready
+	Policy *httplimit.Policy
+	Drain  time.Duration // maximum time for the requests in flight at the end
+	Logger *slog.Logger  // gets a line when the file has changed
 }
 
 // A Server serves the domains of a file.
@@ -51,8 +53,8 @@ type Server struct {
 	service atomic.Pointer[envoylimit.Service] // nil until Redis has answered; written under mu
 }
 
-// New returns a server of the file, which it reads now, and again when it changes, until ctx ends. If the file has errors,
-// New returns them (rules.Faults).
+// New returns a server of the file, which it reads now, and again when it changes, until ctx ends.
+// If the file has errors, New returns them (rules.Faults).
 func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{o: o, metrics: promlimit.New(promlimit.Config{Label: envoylimit.Label}), health: health.NewServer()}
 	return s, rules.WatchDomains(ctx, o.Rules, rules.Config{Logger: o.Logger}, s.setDomains)
@@ -73,7 +75,9 @@ func (s *Server) begin(rdb rratelimiter.Redis) {
 	if s.o.DenyCache > 0 {
 		defaults = append(defaults, rratelimiter.WithDenyCache(s.o.DenyCache))
 	}
-	client := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(s.metrics), rratelimiter.WithLimiterDefaults(defaults...))
+	client := rratelimiter.NewClient(
+		rdb, rratelimiter.WithObserver(s.metrics), rratelimiter.WithLimiterDefaults(defaults...),
+	)
 	service := envoylimit.New(client, s.o.Policy)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,8 +87,11 @@ func (s *Server) begin(rdb rratelimiter.Redis) {
 
 var errNotYet = errors.New("no reply from Redis yet")
 
-// ShouldRateLimit passes a request to the service. Until Redis has answered, the error is UNAVAILABLE.
-func (s *Server) ShouldRateLimit(ctx context.Context, r *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+// ShouldRateLimit passes a request to the service. Until Redis has answered, the error is
+// UNAVAILABLE.
+func (s *Server) ShouldRateLimit(
+	ctx context.Context, r *ratelimitv3.RateLimitRequest,
+) (*ratelimitv3.RateLimitResponse, error) {
 	service := s.service.Load()
 	if service == nil {
 		return nil, status.Error(codes.Unavailable, errNotYet.Error())
@@ -92,8 +99,9 @@ func (s *Server) ShouldRateLimit(ctx context.Context, r *ratelimitv3.RateLimitRe
 	return service.ShouldRateLimit(ctx, r)
 }
 
-// Serve serves gRPC and, unless the second listener is nil, metrics and probes by HTTP, until ctx ends. Then it takes no
-// more requests, and waits for those in flight. The context of the link must end with ctx.
+// Serve serves gRPC and, unless the second listener is nil, metrics and probes by HTTP, until ctx
+// ends. Then it takes no more requests, and waits for those in flight. The context of the link must
+// end with ctx.
 func (s *Server) Serve(ctx context.Context, link *connect.Link, listener, metrics net.Listener) (err error) {
 	server := grpc.NewServer()
 	ratelimitv3.RegisterRateLimitServiceServer(server, s)
@@ -107,7 +115,8 @@ func (s *Server) Serve(ctx context.Context, link *connect.Link, listener, metric
 	}()
 	ended := make(chan error, 2)
 	go func() { ended <- server.Serve(listener) }()
-	drained, end := context.WithCancel(context.WithoutCancel(ctx)) // probes are answered while requests are in flight
+	// probes are answered while requests are in flight
+	drained, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	if metrics != nil {
 		go func() { ended <- web.Serve(drained, metrics, s.handler(ctx, link)) }()
@@ -121,7 +130,8 @@ func (s *Server) Serve(ctx context.Context, link *connect.Link, listener, metric
 	return err
 }
 
-// report sets what the health service answers, for the server and for the service. After Shutdown it has no effect.
+// report sets what the health service answers, for the server and for the service. After Shutdown
+// it has no effect.
 func (s *Server) report(status grpc_health_v1.HealthCheckResponse_ServingStatus) {
 	s.health.SetServingStatus("", status)
 	s.health.SetServingStatus(ratelimitv3.RateLimitService_ServiceDesc.ServiceName, status)

@@ -105,9 +105,11 @@ func (r *running) write(rules string) {
 
 // ask asks for one permit of a user, and returns the code of the response.
 func (r *running) ask(user string) (string, error) {
-	response, err := ratelimitv3.NewRateLimitServiceClient(r.conn).ShouldRateLimit(r.t.Context(), &ratelimitv3.RateLimitRequest{
-		Domain: "shop", Descriptors: []*ratelimit.RateLimitDescriptor{{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "user", Value: user}}}},
-	})
+	response, err := ratelimitv3.NewRateLimitServiceClient(r.conn).
+		ShouldRateLimit(r.t.Context(), &ratelimitv3.RateLimitRequest{
+			Domain:      "shop",
+			Descriptors: []*ratelimit.RateLimitDescriptor{{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "user", Value: user}}}},
+		})
 	return response.GetOverallCode().String(), err
 }
 
@@ -158,7 +160,8 @@ func (r *running) serves() {
 // health returns what the health service reports of the service.
 func (r *running) health(service string) string {
 	r.t.Helper()
-	health, err := grpc_health_v1.NewHealthClient(r.conn).Check(r.t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
+	health, err := grpc_health_v1.NewHealthClient(r.conn).
+		Check(r.t.Context(), &grpc_health_v1.HealthCheckRequest{Service: service})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -196,8 +199,8 @@ func TestServiceHealthAndMetrics(t *testing.T) {
 	})
 }
 
-// A server that starts while Redis is away says so, reads new rules, and serves once Redis has answered. When Redis is away
-// later, it is not ready.
+// A server that starts while Redis is away says so, reads new rules, and serves once Redis has
+// answered. When Redis is away later, it is not ready.
 func TestRedisIsAway(t *testing.T) {
 	for _, s := range []*redistest.Server{redistest.Embedded(t), redistest.Real(t)} {
 		s.Kill()
@@ -209,7 +212,8 @@ func TestRedisIsAway(t *testing.T) {
 		if got := r.health(""); got != "NOT_SERVING" {
 			t.Errorf("without Redis it is %s", got)
 		}
-		if _, err := r.ask("ann"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), errNotYet.Error()) {
+		if _, err := r.ask("ann"); status.Code(err) != codes.Unavailable ||
+			!strings.Contains(err.Error(), errNotYet.Error()) {
 			t.Errorf("without Redis: %v", err)
 		}
 		r.write(oneAnHour)
@@ -255,7 +259,9 @@ func TestReadyWithTheService(t *testing.T) {
 func TestNewRulesWithoutARestart(t *testing.T) {
 	s := redistest.Embedded(t)
 	logged := make(chan string, 10)
-	r := start(t, s, oneAnHour, Options{Drain: time.Minute, Logger: slog.New(slog.NewTextHandler(rrltest.Lines(logged), nil))})
+	r := start(
+		t, s, oneAnHour, Options{Drain: time.Minute, Logger: slog.New(slog.NewTextHandler(rrltest.Lines(logged), nil))},
+	)
 	r.serves()
 	r.answers("OK")
 	r.answers("OVER_LIMIT")

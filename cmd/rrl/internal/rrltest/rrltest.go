@@ -1,4 +1,5 @@
-// Package rrltest writes keys of limiters for tests: valid and invalid states, as Go and Java clients write them.
+// Package rrltest writes keys of limiters for tests: valid and invalid states, as Go and Java
+// clients write them.
 package rrltest
 
 import (
@@ -13,7 +14,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// Main runs the tests of a package with more time for Redis, and without lines about waiting: the machine may be busy.
+// Main runs the tests of a package with more time for Redis, and without lines about waiting: the
+// machine may be busy.
 func Main(m *testing.M) {
 	connect.DefaultTimeout, render.Soon = time.Minute, time.Hour
 	redistest.Main(m)
@@ -21,7 +23,9 @@ func Main(m *testing.M) {
 
 // Client returns a client of limiters whose calls may take long, as the machine may be busy.
 func Client(rdb redis.UniversalClient, opts ...rratelimiter.Option) *rratelimiter.Client {
-	return rratelimiter.NewClient(rdb, append([]rratelimiter.Option{rratelimiter.WithCallTimeout(10 * time.Second)}, opts...)...)
+	return rratelimiter.NewClient(
+		rdb,
+		append([]rratelimiter.Option{rratelimiter.WithCallTimeout(10 * time.Second)}, opts...)...)
 }
 
 // Limiter writes a configuration: rate, interval in ms, type, and more fields.
@@ -35,8 +39,8 @@ func Limiter(t *testing.T, rdb *redis.Client, name string, fields ...string) {
 	must(t, rdb.HSet(t.Context(), name, all).Err())
 }
 
-// State writes free permits and records into the keys of a client: each record is ms from now, and a member. With
-// client "" the keys are the shared ones; with value "" there are no free permits.
+// State writes free permits and records into the keys of a client: each record is ms from now, and
+// a member. With client "" the keys are the shared ones; with value "" there are no free permits.
 func State(t *testing.T, rdb *redis.Client, name, client, value string, records ...any) {
 	t.Helper()
 	suffix := ""

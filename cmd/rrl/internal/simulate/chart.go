@@ -16,12 +16,15 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
-// chart.go shows simulations: as a table with small charts for terminals, as pictures, and as tables of Markdown.
+// chart.go shows simulations: as a table with small charts for terminals, as pictures, and as
+// tables of Markdown.
 
 // The heads of all tables: of those in pages, and of narrow ones.
 var (
-	columns = []string{"granted", "largest window", "mean wait", "longest wait", "bytes", "calls a permit", "commands a permit"}
-	narrow  = []string{"granted", "window", "mean wait", "longest", "bytes", "calls", "commands"}
+	columns = []string{
+		"granted", "largest window", "mean wait", "longest wait", "bytes", "calls a permit", "commands a permit",
+	}
+	narrow = []string{"granted", "window", "mean wait", "longest", "bytes", "calls", "commands"}
 )
 
 // figures returns an algorithm's cells of a table, after its name.
@@ -30,7 +33,9 @@ func (o outcome) figures() []string {
 		return append([]string{"not for this rate"}, make([]string, len(columns)-1)...)
 	}
 	return []string{
-		render.Thousands(o.Granted), render.Thousands(o.Largest), render.Wait(rounded(o.MeanWait)), render.Wait(rounded(o.MaxWait)),
+		render.Thousands(
+			o.Granted,
+		), render.Thousands(o.Largest), render.Wait(rounded(o.MeanWait)), render.Wait(rounded(o.MaxWait)),
 		render.Thousands(o.Memory), ratio(o.Calls), ratio(o.Commands),
 	}
 }
@@ -46,8 +51,8 @@ func (s simulation) headline() string {
 	return fmt.Sprintf("%s: %s; limit %s", s.Trace, s.About, s.Rate)
 }
 
-// showTable writes a simulation for a terminal or a log. All small charts have one scale. A terminal that is too narrow
-// for the charts gets the figures alone.
+// showTable writes a simulation for a terminal or a log. All small charts have one scale. A
+// terminal that is too narrow for the charts gets the figures alone.
 func (s simulation) showTable(to *render.Output) error {
 	highest := maximum(s.Bins)
 	for _, o := range s.Outcomes {
@@ -99,8 +104,8 @@ func (s simulation) markdown() string {
 	return b.String()
 }
 
-// The layout of a picture, in pixels: charts in columns below a heading. Each has a plot between margins for its title, its
-// axes and their labels.
+// The layout of a picture, in pixels: charts in columns below a heading. Each has a plot between
+// margins for its title, its axes and their labels.
 const (
 	chartColumns                      = 4
 	chartWidth, chartHeight           = 460, 260

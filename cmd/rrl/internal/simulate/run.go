@@ -16,8 +16,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// run.go runs a trace through algorithms on a virtual clock, and measures. Each has its own embedded server,
-// on the same clock; a real server only measures the memory of the keys.
+// run.go runs a trace through algorithms on a virtual clock, and measures. Each has its own
+// embedded server, on the same clock; a real server only measures the memory of the keys.
 
 // An asker is any limiter.
 type asker interface {
@@ -34,7 +34,8 @@ type setting struct {
 
 const limitName = "limit" // the name of each limiter
 
-// An algorithm makes its limiter for a rate; the limiter's methods return an error for a rate that it does not support.
+// An algorithm makes its limiter for a rate; the limiter's methods return an error for a rate that
+// it does not support.
 type algorithm struct {
 	name string
 	make func(s setting) asker
@@ -62,7 +63,9 @@ var algorithms = []algorithm{
 		// The smallest steps of whole seconds and whole tokens.
 		tokens, seconds := s.rate.Permits, int64(s.rate.Interval/time.Second)
 		divisor := gcd(tokens, seconds)
-		p := classic.Tokens{Capacity: s.rate.Permits, PerStep: tokens / divisor, Step: s.rate.Interval / time.Duration(divisor)}
+		p := classic.Tokens{
+			Capacity: s.rate.Permits, PerStep: tokens / divisor, Step: s.rate.Interval / time.Duration(divisor),
+		}
 		return classic.NewTokenBucket(s.rdb, limitName, p, s.clock)
 	}},
 	{"gateway-bucket", func(s setting) asker {
@@ -76,7 +79,10 @@ var algorithms = []algorithm{
 	{"leaky-bucket", func(s setting) asker {
 		return classic.NewLeakyBucket(s.rdb, limitName, s.rate, s.rate.Permits, s.clock)
 	}},
-	{"leaky-queue", func(s setting) asker { return classic.NewLeakyQueue(s.rdb, limitName, s.rate, s.rate.Permits, s.clock) }},
+	{
+		"leaky-queue",
+		func(s setting) asker { return classic.NewLeakyQueue(s.rdb, limitName, s.rate, s.rate.Permits, s.clock) },
+	},
 	{"gcra", func(s setting) asker {
 		return classic.NewGCRA(s.rdb, limitName, s.rate, s.rate.Permits, s.clock)
 	}},
@@ -103,8 +109,8 @@ func Algorithms() (all []string) {
 	return all
 }
 
-// An outcome is the result of one algorithm on one trace: first with callers that give up when they are refused, then
-// with callers that wait in a queue.
+// An outcome is the result of one algorithm on one trace: first with callers that give up when they
+// are refused, then with callers that wait in a queue.
 type outcome struct {
 	Algorithm string  `json:"algorithm"`
 	Fault     string  `json:"fault,omitempty"` // why it does not support this rate
@@ -293,7 +299,8 @@ func newWorld(rate rratelimiter.Rate) (*world, error) {
 	if err := w.mini.Start(); err != nil {
 		return nil, err
 	}
-	// Connections without deadlines, so that no call is repeated, and counted twice, on a busy machine.
+	// Connections without deadlines, so that no call is repeated, and counted twice, on a busy
+	// machine.
 	w.rdb = redis.NewClient(&redis.Options{Addr: w.mini.Addr(), DisableIdentity: true, ReadTimeout: -2, WriteTimeout: -2})
 	w.look = redis.NewClient(w.rdb.Options())
 	w.rdb.AddHook((*counter)(w))
@@ -404,7 +411,8 @@ func copies(ctx context.Context, rdb *redis.Client) (map[string][]any, error) {
 	return all, nil
 }
 
-// memoryUsage measures copies of the keys on a real server with MEMORY USAGE, under unused names, and removes them.
+// memoryUsage measures copies of the keys on a real server with MEMORY USAGE, under unused names,
+// and removes them.
 func memoryUsage(real redis.UniversalClient) scale {
 	return scale{"MEMORY USAGE", func(ctx context.Context, rdb *redis.Client) (int64, error) {
 		all, err := copies(ctx, rdb)

@@ -1,5 +1,6 @@
-// Package simulate sends one trace of requests through several rate limiting algorithms, on a virtual clock, and shows
-// what each grants: as tables, charts and JSON. It does not parse commands.
+// Package simulate sends one trace of requests through several rate limiting algorithms, on a
+// virtual clock, and shows what each grants: as tables, charts and JSON. It does not parse
+// commands.
 package simulate
 
 import (
@@ -29,10 +30,11 @@ type Options struct {
 	Seed       int64         // of the poisson pattern
 	Permits    int           // column of a file with the permits of each request, from 1; 0: one each
 	JSON       bool
-	Out        []string               // files to write, too: .png, .svg or .json
-	Docs       string                 // a page to update, in place of all output
-	Address    string                 // of a server that measures the keys; "": none
-	Given      func(flag string) bool // reports whether the user gave a flag: one without effect is an error; nil: none
+	Out        []string // files to write, too: .png, .svg or .json
+	Docs       string   // a page to update, in place of all output
+	Address    string   // of a server that measures the keys; "": none
+	// reports whether the user gave a flag: one without effect is an error; nil: none
+	Given func(flag string) bool
 }
 
 // Traces returns the built-in traces, a line each.
@@ -130,7 +132,10 @@ func (o Options) unused() error {
 	builtIn := slices.Contains(builtInNames(), o.Trace)
 	_, made := patterns[o.Trace]
 	if flag := given("rate"); flag != "" && builtIn {
-		return fmt.Errorf("--rate: the built-in trace %s has its own limit; a rate is for a pattern (%s) or a file", o.Trace, names(Patterns()))
+		return fmt.Errorf(
+			"--rate: the built-in trace %s has its own limit; a rate is for a pattern (%s) or a file", o.Trace,
+			names(Patterns()),
+		)
 	}
 	if flag := given("for", "load"); flag != "" && !made {
 		return fmt.Errorf("--%s: only a pattern uses it (%s), and %s is not one", flag, names(Patterns()), o.Trace)
@@ -200,8 +205,8 @@ func (s simulation) writeJSON(out io.Writer) error {
 	return encoder.Encode(s)
 }
 
-// renew simulates all built-in traces, writes a chart of each into a folder beside a page, with the page's name, and
-// puts the tables into the page, each between two marker lines.
+// renew simulates all built-in traces, writes a chart of each into a folder beside a page, with the
+// page's name, and puts the tables into the page, each between two marker lines.
 func renew(ctx context.Context, page string, which []algorithm, weigh scale, out io.Writer) error {
 	text, err := os.ReadFile(page)
 	if err != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// measured has the results of all algorithms on the built-in traces: once for all tests, since it takes seconds.
+// measured has the results of all algorithms on the built-in traces: once for all tests, since it
+// takes seconds.
 var measured = sync.OnceValues(func() ([]simulation, error) {
 	all := make([]simulation, len(builtIn()))
 	failed := make([]error, len(all))
@@ -77,9 +78,11 @@ func TestSimulateBuiltInTraces(t *testing.T) {
 	}
 	early := traced(t, "early-burst")
 	for _, name := range []string{
-		"rratelimiter", "sliding-log", "sub-windows", "two-counters", "fixed-window", "window-keys", "list-window", "cursor-window",
+		"rratelimiter", "sliding-log", "sub-windows", "two-counters", "fixed-window", "window-keys", "list-window",
+		"cursor-window",
 	} {
-		if first, rest := early[name].within(0, time.Second), early[name].within(time.Second, 3*time.Second); first != 1000 || rest != 0 {
+		if first, rest := early[name].within(0, time.Second), early[name].within(time.Second, 3*time.Second); first != 1000 ||
+			rest != 0 {
 			t.Errorf("early-burst: %s passes %d in second 1 and %d in seconds 2 and 3", name, first, rest)
 		}
 	}
@@ -114,7 +117,8 @@ func TestSimulateBuiltInTraces(t *testing.T) {
 	}
 }
 
-// The page has the measured results. If this fails, update it: rrl simulate --docs docs/algorithms.md
+// The page has the measured results. If this fails, update it: rrl simulate --docs
+// docs/algorithms.md
 func TestSimulateDocsAreMeasured(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds")
@@ -159,10 +163,14 @@ func TestSimulateRenewsAPage(t *testing.T) {
 		t.Fatal(err, out.String())
 	}
 	renewed := string(content(t, page))
-	if strings.Contains(renewed, "what was") || strings.Count(renewed, "| gcra |") != 4 || !strings.HasSuffix(renewed, "<!-- end -->\nafter\n") {
+	if strings.Contains(renewed, "what was") || strings.Count(renewed, "| gcra |") != 4 ||
+		!strings.HasSuffix(renewed, "<!-- end -->\nafter\n") {
 		t.Error(renewed)
 	}
-	if chart := content(t, filepath.Join(strings.TrimSuffix(page, ".md"), "border.svg")); !bytes.Contains(chart, []byte("gcra")) {
+	if chart := content(t, filepath.Join(strings.TrimSuffix(page, ".md"), "border.svg")); !bytes.Contains(
+		chart,
+		[]byte("gcra"),
+	) {
 		t.Error("the chart has no gcra")
 	}
 	if err := os.WriteFile(page, []byte("no place"), 0o600); err != nil {
@@ -214,9 +222,13 @@ func TestSimulateReadsLogs(t *testing.T) {
 		"from zero":    {"0.3\n1.5\n2.1\n", half},
 		"milliseconds": {"1700000001500\n1700000000300\n1700000002100\n", half},
 		"nanoseconds":  {"1700000001500000000\n1700000000300000000\n1700000002100000000", half},
-		"CSV":          {"time,path\n2026-01-02T03:04:05.3Z,/a\n2026-01-02T03:04:06.5Z,/b\n2026-01-02T03:04:07.1Z,/c\n", half},
-		"log":          {"2026-01-02 03:04:05,3 INFO a\n2026-01-02 03:04:06,5 INFO b\n\n2026-01-02 03:04:07,1 INFO c\n", half},
-		"zones":        {"2026-01-02T03:04:05.3+01:00 a\n2026-01-02T02:04:06.5Z b\n2026-01-02T03:04:07.1+0100 c\n", half},
+		"CSV": {
+			"time,path\n2026-01-02T03:04:05.3Z,/a\n2026-01-02T03:04:06.5Z,/b\n2026-01-02T03:04:07.1Z,/c\n", half,
+		},
+		"log": {
+			"2026-01-02 03:04:05,3 INFO a\n2026-01-02 03:04:06,5 INFO b\n\n2026-01-02 03:04:07,1 INFO c\n", half,
+		},
+		"zones": {"2026-01-02T03:04:05.3+01:00 a\n2026-01-02T02:04:06.5Z b\n2026-01-02T03:04:07.1+0100 c\n", half},
 		"web server": {
 			"1.2.3.4 - - [02/Jan/2026:03:04:05 +0000] \"GET / HTTP/1.1\" 200 5\n1.2.3.4 - - [02/Jan/2026:03:04:07 +0000] \"GET / HTTP/1.1\" 200 5\n",
 			[]time.Duration{0, 2 * time.Second},
@@ -250,7 +262,8 @@ func TestSimulateReadsLogs(t *testing.T) {
 	}
 }
 
-// A real server uses more memory than the bare bytes, keeps its own keys, and gets no keys that stay.
+// A real server uses more memory than the bare bytes, keeps its own keys, and gets no keys that
+// stay.
 func TestSimulateWeighsOnARealServer(t *testing.T) {
 	server := redistest.Shared(t)
 	rdb := server.Client()
@@ -267,7 +280,8 @@ func TestSimulateWeighsOnARealServer(t *testing.T) {
 	}
 	bare := traced(t, "border")
 	for _, o := range s.Outcomes {
-		if b := bare[o.Algorithm]; (o.Memory <= b.Memory) != (b.Memory == 0) || o.Granted != b.Granted || o.Commands != b.Commands {
+		if b := bare[o.Algorithm]; (o.Memory <= b.Memory) != (b.Memory == 0) || o.Granted != b.Granted ||
+			o.Commands != b.Commands {
 			t.Errorf("%+v, without a server %+v", o, b)
 		}
 	}

@@ -64,8 +64,8 @@ func builtIn() []trace {
 	return []trace{edge, early, halves, border}
 }
 
-// seconds spreads a number of permits evenly over each second, in requests of n. There is a millisecond between two
-// seconds, so that grants that expire after whole seconds are gone.
+// seconds spreads a number of permits evenly over each second, in requests of n. There is a
+// millisecond between two seconds, so that grants that expire after whole seconds are gone.
 func seconds(n int64, permits ...int64) (arrivals []arrival) {
 	for second, all := range permits {
 		count := all / n
@@ -80,7 +80,8 @@ func seconds(n int64, permits ...int64) (arrivals []arrival) {
 	return arrivals
 }
 
-// patterns are traces that are made for a rate, a length and a load: the permits requested, as a multiple of the rate.
+// patterns are traces that are made for a rate, a length and a load: the permits requested, as a
+// multiple of the rate.
 var patterns = map[string]string{
 	"steady":  "requests as even as can be",
 	"edge":    "the requests of each two intervals come close to the border between these intervals",
@@ -91,12 +92,16 @@ var patterns = map[string]string{
 func pattern(name string, rate rratelimiter.Rate, length time.Duration, load float64, seed int64) (trace, error) {
 	about, found := patterns[name]
 	if !found {
-		return trace{}, fmt.Errorf("--trace %q: neither built in (%s) nor a pattern (%s) nor a file", name, names(builtInNames()), names(Patterns()))
+		return trace{}, fmt.Errorf(
+			"--trace %q: neither built in (%s) nor a pattern (%s) nor a file", name, names(builtInNames()), names(Patterns()),
+		)
 	}
 	t := trace{name: name, about: fmt.Sprintf("%s, %g x the rate", about, load), rate: rate, length: length}
 	perSecond := load * float64(rate.Permits) / rate.Interval.Seconds()
 	if total := perSecond * length.Seconds(); total > maxArrivals {
-		return trace{}, fmt.Errorf("%.0f requests are more than %d: choose a lower rate or load, or less time", total, maxArrivals)
+		return trace{}, fmt.Errorf(
+			"%.0f requests are more than %d: choose a lower rate or load, or less time", total, maxArrivals,
+		)
 	}
 	random := rand.New(rand.NewSource(seed))
 	gap := time.Duration(float64(time.Second) / perSecond)
@@ -140,9 +145,10 @@ func Patterns() (all []string) {
 
 func names(all []string) string { return strings.Join(all, ", ") }
 
-// readTrace reads a log or CSV of timestamps: one request a line, its time first, with its permits in the column permits
-// (from 1) unless that is 0. The first line may be the head of a CSV, and a line may be empty or begin with #. Any other
-// line without a time at its beginning is an error. Times keep their fraction of a second.
+// readTrace reads a log or CSV of timestamps: one request a line, its time first, with its permits
+// in the column permits (from 1) unless that is 0. The first line may be the head of a CSV, and a
+// line may be empty or begin with #. Any other line without a time at its beginning is an error.
+// Times keep their fraction of a second.
 func readTrace(name string, in io.Reader, rate rratelimiter.Rate, permits int) (trace, error) {
 	t := trace{name: name, about: "read from " + name, rate: rate}
 	var times []time.Time
@@ -197,8 +203,8 @@ var (
 	leadingDate = regexp.MustCompile(`^\d{4}[-/]\d{2}[-/]\d{2}[T ]\d{2}:\d{2}:\d{2}([.,]\d+)?(Z|[+-]\d{2}:?\d{2})?`)
 )
 
-// timestamp parses the time of a line: seconds, ms, µs or ns as a number, by their size; a date and time at its
-// beginning; or the one of a web server's log, in brackets.
+// timestamp parses the time of a line: seconds, ms, µs or ns as a number, by their size; a date and
+// time at its beginning; or the one of a web server's log, in brackets.
 func timestamp(line string) (time.Time, error) {
 	first, _, _ := strings.Cut(strings.NewReplacer(",", " ", ";", " ", "\t", " ").Replace(line), " ")
 	first = strings.Trim(first, `"`)
@@ -223,5 +229,7 @@ func timestamp(line string) (time.Time, error) {
 			}
 		}
 	}
-	return time.Time{}, fmt.Errorf("no timestamp at the beginning, and none like [02/Jan/2006:15:04:05 +0000]: %.40q", line)
+	return time.Time{}, fmt.Errorf(
+		"no timestamp at the beginning, and none like [02/Jan/2006:15:04:05 +0000]: %.40q", line,
+	)
 }

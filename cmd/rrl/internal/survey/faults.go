@@ -10,10 +10,12 @@ import (
 
 // Tolerable reports whether an error concerns only one limiter, so that others can be read.
 func Tolerable(err error) bool {
-	return errors.Is(err, rratelimiter.ErrNotInitialized) || errors.Is(err, rratelimiter.ErrCrossSlotName) || IsWrongType(err)
+	return errors.Is(err, rratelimiter.ErrNotInitialized) || errors.Is(err, rratelimiter.ErrCrossSlotName) ||
+		IsWrongType(err)
 }
 
-// absent is the error for a limiter that does not exist, or that can't be used: ErrNotInitialized, in other words.
+// absent is the error for a limiter that does not exist, or that can't be used: ErrNotInitialized,
+// in other words.
 type absent string
 
 func (a absent) Error() string { return string(a) }

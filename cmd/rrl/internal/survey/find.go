@@ -1,5 +1,5 @@
-// Package survey finds limiters on a server. For each limiter it reads what is stored, which clients wrote it, and
-// which numbers do not add up. It changes nothing and prints nothing.
+// Package survey finds limiters on a server. For each limiter it reads what is stored, which
+// clients wrote it, and which numbers do not add up. It changes nothing and prints nothing.
 package survey
 
 import (
@@ -13,17 +13,20 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// find.go goes through the keys of a server, of all masters of a cluster, a little at a time: nobody is held up, however
-// many keys there are. What comes or goes meanwhile may be found or not.
+// find.go goes through the keys of a server, of all masters of a cluster, a little at a time:
+// nobody is held up, however many keys there are. What comes or goes meanwhile may be found or not.
 
 // scanned is how many keys Redis looks at in one step.
 const scanned = 1000
 
-// Progress is told of every step of a search: by how many keys it went on, and what it has found so far.
+// Progress is told of every step of a search: by how many keys it went on, and what it has found so
+// far.
 type Progress func(keys, found int)
 
 // eachMaster runs a search on every server that has keys, on those of a cluster at the same time.
-func eachMaster(ctx context.Context, rdb redis.UniversalClient, search func(context.Context, *redis.Client) error) error {
+func eachMaster(
+	ctx context.Context, rdb redis.UniversalClient, search func(context.Context, *redis.Client) error,
+) error {
 	switch rdb := rdb.(type) {
 	case *redis.ClusterClient:
 		return rdb.ForEachMaster(ctx, search)
@@ -46,10 +49,14 @@ func Keys(ctx context.Context, rdb redis.UniversalClient) (sum int64, err error)
 	return sum, err
 }
 
-// scan gives the keys that match a pattern, of one Redis type or, with "", of any, page by page and one page at a time. page
-// returns how many of them were sought.
+// scan gives the keys that match a pattern, of one Redis type or, with "", of any, page by page and
+// one page at a time. page returns how many of them were sought.
 func scan(
-	ctx context.Context, rdb redis.UniversalClient, pattern, kind string, progress Progress, page func(keys []string) (int, error),
+	ctx context.Context,
+	rdb redis.UniversalClient,
+	pattern, kind string,
+	progress Progress,
+	page func(keys []string) (int, error),
 ) error {
 	var mu sync.Mutex
 	found := 0
@@ -79,8 +86,8 @@ func scan(
 	})
 }
 
-// Limiters lists the limiters whose name matches a pattern of Redis (glob), in order: those with a configuration, be it a
-// broken one (AreLimiters). progress may be nil.
+// Limiters lists the limiters whose name matches a pattern of Redis (glob), in order: those with a
+// configuration, be it a broken one (AreLimiters). progress may be nil.
 func Limiters(ctx context.Context, rdb redis.UniversalClient, pattern string, progress Progress) ([]string, error) {
 	var names []string
 	err := scan(ctx, rdb, pattern, "hash", progress, func(keys []string) (int, error) {
@@ -97,8 +104,9 @@ func Limiters(ctx context.Context, rdb redis.UniversalClient, pattern string, pr
 	return slices.Compact(names), err
 }
 
-// AreLimiters tells of each key whether it is the configuration of a limiter: a hash with a rate, an interval and a type; or,
-// broken, with two of the three and no field that a limiter does not have.
+// AreLimiters tells of each key whether it is the configuration of a limiter: a hash with a rate,
+// an interval and a type; or, broken, with two of the three and no field that a limiter does not
+// have.
 func AreLimiters(ctx context.Context, rdb redis.UniversalClient, keys ...string) ([]bool, error) {
 	found := make([]bool, len(keys))
 	known := map[int]int{} // fields of a limiter, of those keys that may be a broken one
@@ -135,8 +143,8 @@ func AreLimiters(ctx context.Context, rdb redis.UniversalClient, keys ...string)
 	return found, err
 }
 
-// pipelined sends n commands together. What the server says to one of them is no error: a key may have become something else
-// meanwhile.
+// pipelined sends n commands together. What the server says to one of them is no error: a key may
+// have become something else meanwhile.
 func pipelined(ctx context.Context, rdb redis.UniversalClient, n int, add func(p redis.Pipeliner, i int)) error {
 	if n == 0 {
 		return nil
@@ -154,7 +162,8 @@ func pipelined(ctx context.Context, rdb redis.UniversalClient, n int, add func(p
 	return err
 }
 
-// A StateKey is a key that may hold a limiter's state. {x}:value can belong to the limiter x or to the limiter {x}.
+// A StateKey is a key that may hold a limiter's state. {x}:value can belong to the limiter x or to
+// the limiter {x}.
 type StateKey struct {
 	Key     string
 	Permits bool    // records, else free permits
@@ -185,8 +194,8 @@ func StateKeys(ctx context.Context, rdb redis.UniversalClient, progress Progress
 	return all, err
 }
 
-// parse reads the name of a key. Owners for whom all of it before the suffix is in braces come first: of {a:value:b}:value
-// that is a:value:b, and not the client b}:value of {a.
+// parse reads the name of a key. Owners for whom all of it before the suffix is in braces come
+// first: of {a:value:b}:value that is a:value:b, and not the client b}:value of {a.
 func parse(key string) (s StateKey, ok bool) {
 	s.Key = key
 	var others []Owner

@@ -25,8 +25,8 @@ type Glance struct {
 	Exact        bool                // false: it has too many records to read them all for a list
 }
 
-// Glances reads one limiter, or each of its requested clients: client is "", an id, or Everyone for those of clients.
-// The result is empty if the limiter was removed meanwhile.
+// Glances reads one limiter, or each of its requested clients: client is "", an id, or Everyone for
+// those of clients. The result is empty if the limiter was removed meanwhile.
 func Glances(ctx context.Context, s *connect.Server, name, client string, clients []string) ([]Glance, error) {
 	shared := s.Limiter(name, "")
 	state, exact, err := shared.Glance(ctx)

@@ -21,8 +21,8 @@ func ForeignKeys(ctx context.Context, l *connect.Limiter, own bool) ([]Foreign, 
 	return keys, nil
 }
 
-// OwnerOf returns the owner of a key: an existing limiter, if there is one, else the limiter whose name is wrapped as
-// most names are. It notes in there which names are those of limiters.
+// OwnerOf returns the owner of a key: an existing limiter, if there is one, else the limiter whose
+// name is wrapped as most names are. It notes in there which names are those of limiters.
 func OwnerOf(ctx context.Context, rdb redis.UniversalClient, key StateKey, there map[string]bool) (Owner, bool, error) {
 	for _, owner := range key.Owners {
 		exists, known := there[owner.Name]

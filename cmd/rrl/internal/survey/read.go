@@ -34,7 +34,9 @@ func (s *Sum) add(permits int64) {
 
 // A Writer is who wrote live records, as far as these show it.
 type Writer struct {
-	Tag string // of a Go client, as hexadecimal digits: six, or two (then it is only likely); "" for Java or unknown
+	// of a Go client, as hexadecimal digits: six, or two (then it is only likely); "" for Java or
+	// unknown
+	Tag string
 	Sum
 }
 
@@ -57,7 +59,8 @@ type Form struct {
 	Others Sum
 }
 
-// A Survey is what is stored of a limiter: its configuration, and the state that all clients share or one client has.
+// A Survey is what is stored of a limiter: its configuration, and the state that all clients share
+// or one client has.
 type Survey struct {
 	Name, Client string // Client "": the state is shared
 	At           time.Time
@@ -71,22 +74,28 @@ type Survey struct {
 	OneStep      bool   // all was read at one instant
 	Live         Sum
 	Expired      Sum
-	Open         Sum // live records of Go clients in buckets that are not over yet, as WithLease and WithGranularity date them
-	OpenUntil    time.Time
-	Future       Sum // live records that are dated after now, by more than WithGranularity and clocks explain
-	Farthest     time.Time
-	Oldest       time.Time // of live records
-	Newest       time.Time
-	Writers      []Writer       // of live records, most permits first
-	Forms        []Form         // of all records
-	Available    int64          // permits free now
-	RetryAfter   *time.Duration // until a permit is free; nil: not asked for, or never
-	Drift        int64          // free permits and all records, less the rate: 0 where all is right
-	Bins         []int64        // live permits, by the time of their grant: an interval from the oldest to now
-	Doubtful     Sum            // live records with too many permits for a grant, such as that of a negative request of Redisson
+	// live records of Go clients in buckets that are not over yet, as WithLease and WithGranularity
+	// date them
+	Open      Sum
+	OpenUntil time.Time
+	// live records that are dated after now, by more than WithGranularity and clocks explain
+	Future     Sum
+	Farthest   time.Time
+	Oldest     time.Time // of live records
+	Newest     time.Time
+	Writers    []Writer       // of live records, most permits first
+	Forms      []Form         // of all records
+	Available  int64          // permits free now
+	RetryAfter *time.Duration // until a permit is free; nil: not asked for, or never
+	Drift      int64          // free permits and all records, less the rate: 0 where all is right
+	// live permits, by the time of their grant: an interval from the oldest to now
+	Bins []int64
+	// live records with too many permits for a grant, such as that of a negative request of Redisson
+	Doubtful Sum
 }
 
-// Readers returns the groups of Redisson releases whose records these are: releases of one group read each other's records.
+// Readers returns the groups of Redisson releases whose records these are: releases of one group
+// read each other's records.
 func (s *Survey) Readers() (groups []string) {
 	for _, f := range s.Forms {
 		group := f.Format.String()
@@ -109,7 +118,8 @@ func Reason(err error) string {
 	return strings.TrimPrefix(text, "rratelimiter: ")
 }
 
-// Consistent tells whether what is stored adds up to the rate. Of a limiter that nobody has used yet nothing is stored.
+// Consistent tells whether what is stored adds up to the rate. Of a limiter that nobody has used
+// yet nothing is stored.
 func (s *Survey) Consistent() bool {
 	if s.Keys[1].Type == "none" && s.Live.Records+s.Expired.Records == 0 {
 		return true
@@ -122,7 +132,8 @@ func (s *Survey) Empty() bool {
 	return !slices.ContainsFunc(s.Keys[:], func(key protocol.StoredKey) bool { return key.Type != "none" })
 }
 
-// A Foreign is a key that another program uses, under a name that is one of a limiter's: it has another Redis type.
+// A Foreign is a key that another program uses, under a name that is one of a limiter's: it has
+// another Redis type.
 type Foreign struct{ Key, Type, Want string }
 
 func (f Foreign) String() string { return fmt.Sprintf("%q is a %s, not a %s", f.Key, f.Type, f.Want) }
@@ -137,11 +148,13 @@ func (s *Survey) Foreign() (keys []Foreign) {
 	return keys
 }
 
-// Shortened describes the times of the configuration that are too long for a time.Duration, so that Rate has a shorter one.
+// Shortened describes the times of the configuration that are too long for a time.Duration, so that
+// Rate has a shorter one.
 func (s *Survey) Shortened() (texts []string) {
 	for name, shown := range map[string]time.Duration{"interval": s.Rate.Interval, "keep-alive": s.Rate.KeepAlive} {
 		stored := s.Fields[map[string]string{"interval": "interval", "keep-alive": "keepAliveTime"}[name]]
-		if shown > 0 && len(stored) > len(strconv.FormatInt(shown.Milliseconds(), 10)) && strings.Trim(stored, "0123456789") == "" {
+		if shown > 0 && len(stored) > len(strconv.FormatInt(shown.Milliseconds(), 10)) &&
+			strings.Trim(stored, "0123456789") == "" {
 			texts = append(texts, fmt.Sprintf("the %s is longer than that: %s ms", name, stored))
 		}
 	}
@@ -157,12 +170,14 @@ func (s *Survey) WrongType() string {
 	return ""
 }
 
-// Slack is how far in the future a record of a limiter may be dated with nothing being wrong: clocks differ a little, and
-// WithGranularity dates records at the end of up to a tenth of the interval, WithLease up to a quarter of that later.
+// Slack is how far in the future a record of a limiter may be dated with nothing being wrong:
+// clocks differ a little, and WithGranularity dates records at the end of up to a tenth of the
+// interval, WithLease up to a quarter of that later.
 func Slack(r rratelimiter.Rate) time.Duration { return r.Interval/8 + time.Second }
 
-// Read reads a limiter. own says that its client's own state is meant, whatever the type of the limiter. Bins of a survey
-// are as many as are asked for. A limiter that is not there is no error: see Survey.Keys.
+// Read reads a limiter. own says that its client's own state is meant, whatever the type of the
+// limiter. Bins of a survey are as many as are asked for. A limiter that is not there is no error:
+// see Survey.Keys.
 func Read(ctx context.Context, l *connect.Limiter, own bool, bins int) (*Survey, error) {
 	stored, err := l.Survey(ctx, 0, page, own)
 	if err != nil {
@@ -193,7 +208,8 @@ func Read(ctx context.Context, l *connect.Limiter, own bool, bins int) (*Survey,
 		if len(stored.Page) < page {
 			break
 		}
-		// Records that came since have moved those that follow further away: tally knows which it has seen.
+		// Records that came since have moved those that follow further away: tally knows which it has
+		// seen.
 		first := tally.seen
 		if stored, err = l.Survey(ctx, first, page, own); err != nil {
 			return nil, err
@@ -214,7 +230,8 @@ type tally struct {
 	doubtful  []doubt
 }
 
-// A doubt is a live record with doubtful permits. lua/shared/record.lua says how many of them count.
+// A doubt is a live record with doubtful permits. lua/shared/record.lua says how many of them
+// count.
 type doubt struct {
 	writer  *Writer
 	bin     int
@@ -222,7 +239,8 @@ type doubt struct {
 }
 
 func newTally(s *Survey) *tally {
-	now, edge := float64(s.At.UnixMicro())/1000, math.Inf(-1) // with no interval that can be read, no record is known to have expired
+	// with no interval that can be read, no record is known to have expired
+	now, edge := float64(s.At.UnixMicro())/1000, math.Inf(-1)
 	if s.Fault == nil {
 		edge = now - float64(s.Rate.Interval.Milliseconds())
 	} else if interval, err := strconv.ParseUint(s.Fields["interval"], 10, 64); err == nil && interval > 0 {
@@ -348,7 +366,8 @@ func order(f Form) int {
 	}, f.Format)
 }
 
-// read reads a member: how it is written, the tag of the Go client that wrote it, "" if none did, and its permits.
+// read reads a member: how it is written, the tag of the Go client that wrote it, "" if none did,
+// and its permits.
 func read(member string) (form Form, tag string, permits int64) {
 	r, err := rratelimiter.UnpackRecord([]byte(member))
 	if err != nil {
@@ -370,7 +389,8 @@ func read(member string) (form Form, tag string, permits int64) {
 	return form, tag, int64(r.Permits)
 }
 
-// inBucket tells whether a Go client's record holds all that it was granted within a bucket of time: its id is longer.
+// inBucket tells whether a Go client's record holds all that it was granted within a bucket of
+// time: its id is longer.
 func inBucket(member string) bool {
 	r, err := rratelimiter.UnpackRecord([]byte(member))
 	format, _, known := record.FormatOf([]byte(member))
@@ -378,7 +398,8 @@ func inBucket(member string) bool {
 	return err == nil && known && len(r.ID) == length+record.ShareLength
 }
 
-// goTag is what tells the Go client of an id, as hexadecimal digits: six, or two where the id is short.
+// goTag is what tells the Go client of an id, as hexadecimal digits: six, or two where the id is
+// short.
 func goTag(id []byte) string {
 	switch {
 	case len(id) >= 5 && string(id[:2]) == "Go":
@@ -389,7 +410,8 @@ func goTag(id []byte) string {
 	return ""
 }
 
-// Guess tells which releases of Redisson use the limiter, by what they write; "" where nothing shows it.
+// Guess tells which releases of Redisson use the limiter, by what they write; "" where nothing
+// shows it.
 func (s *Survey) Guess() string {
 	var parts []string
 	for _, f := range s.Forms {

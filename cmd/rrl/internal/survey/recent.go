@@ -17,8 +17,9 @@ type Grant struct {
 	Permits int64
 }
 
-// Recent gives the grants dated within so long before now, newest first, and when that was by the server's clock. Where
-// there are more than most of them, complete is false and the older ones are missing. own is as in Read.
+// Recent gives the grants dated within so long before now, newest first, and when that was by the
+// server's clock. Where there are more than most of them, complete is false and the older ones are
+// missing. own is as in Read.
 func Recent(
 	ctx context.Context, l *connect.Limiter, own bool, within time.Duration, most int,
 ) (grants []Grant, at time.Time, complete bool, err error) {

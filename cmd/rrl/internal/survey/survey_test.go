@@ -36,7 +36,8 @@ func TestOwnersOfStateKeys(t *testing.T) {
 			t.Errorf("%q is taken for %+v", key, state)
 		}
 	}
-	if state, _ := parse("{orders}:permits"); len(state.Owners) != 2 || state.Owners[0].Name != "orders" || !state.Permits {
+	if state, _ := parse("{orders}:permits"); len(state.Owners) != 2 || state.Owners[0].Name != "orders" ||
+		!state.Permits {
 		t.Errorf("the usual name is not the first: %+v", state)
 	}
 	for _, name := range []string{"price:value:eur", "price:permits:eur"} {
@@ -47,7 +48,8 @@ func TestOwnersOfStateKeys(t *testing.T) {
 				value, records = all[2], all[4]
 			}
 			for _, key := range []string{value, records} {
-				if state, _ := parse(key); len(state.Owners) == 0 || state.Owners[0] != (Owner{name, client}) || state.Permits != (key == records) {
+				if state, _ := parse(key); len(state.Owners) == 0 || state.Owners[0] != (Owner{name, client}) ||
+					state.Permits != (key == records) {
 					t.Errorf("%q is %+v, not first of %q", key, state, name)
 				}
 			}
@@ -57,13 +59,15 @@ func TestOwnersOfStateKeys(t *testing.T) {
 
 func TestWritersAndForms(t *testing.T) {
 	for member, want := range map[string]string{
-		"f\x1e\x87\x5c\x02\x00\x00\x00":                                "Redisson 3.13.3 to 3.16.3 Java or unknown 2",
-		"Gx\x01\x02\x02\x00\x00\x00":                                   "Redisson 3.13.3 to 3.16.3 Go 78, or Java 2",
-		"\x08\x00\x00\x00\x00\x00\x00\x0012345678\x00\x01\x00\x00":     "Redisson 3.16.4 to 3.16.8 Java or unknown 256",
-		"\x08Goabcdef\x01\x00\x00\x00":                                 "Redisson 3.17.0 to 3.20.1 Go client 616263 1",
-		"\x10Goabcdef12345678\xff\xff\xff\xff":                         "Redisson 3.21.0 and later Go client 616263 4294967295",
-		"\x03abc\x01\x00\x00\x00":                                      "Redisson 3.13.3 to 3.16.3 Java or unknown 1",  // eight bytes: the client is ambiguous
-		"\x0cGoabcshar123\x01\x00\x00\x00":                             "Redisson 3.17.0 to 3.20.1 Go client 616263 1", // with a share
+		"f\x1e\x87\x5c\x02\x00\x00\x00":                            "Redisson 3.13.3 to 3.16.3 Java or unknown 2",
+		"Gx\x01\x02\x02\x00\x00\x00":                               "Redisson 3.13.3 to 3.16.3 Go 78, or Java 2",
+		"\x08\x00\x00\x00\x00\x00\x00\x0012345678\x00\x01\x00\x00": "Redisson 3.16.4 to 3.16.8 Java or unknown 256",
+		"\x08Goabcdef\x01\x00\x00\x00":                             "Redisson 3.17.0 to 3.20.1 Go client 616263 1",
+		"\x10Goabcdef12345678\xff\xff\xff\xff":                     "Redisson 3.21.0 and later Go client 616263 4294967295",
+		// eight bytes: the client is ambiguous
+		"\x03abc\x01\x00\x00\x00": "Redisson 3.13.3 to 3.16.3 Java or unknown 1",
+		// with a share
+		"\x0cGoabcshar123\x01\x00\x00\x00":                             "Redisson 3.17.0 to 3.20.1 Go client 616263 1",
 		"\x14Goabcdefshar12345678\x01\x00\x00\x00":                     "Redisson 3.21.0 and later Go client 616263 1",
 		"\x0c\x00\x00\x00\x00\x00\x00\x00Goabcshar123\x01\x00\x00\x00": "Redisson 3.16.4 to 3.16.8 Go client 616263 1",
 		"\x0cabcdefghijkl\x01\x00\x00\x00":                             "an id of 12 bytes Java or unknown 1",
@@ -82,7 +86,8 @@ func TestWritersAndForms(t *testing.T) {
 	}
 }
 
-// Other clients write records between two pages: a record that moves to the next page is not counted twice.
+// Other clients write records between two pages: a record that moves to the next page is not
+// counted twice.
 func TestRecordsAreCountedOnce(t *testing.T) {
 	now := time.UnixMilli(1_000_000)
 	s := &Survey{At: now, Rate: rratelimiter.PerMinute(10), Bins: make([]int64, 6), Free: 4, Readable: true}
@@ -104,7 +109,8 @@ func TestRecordsAreCountedOnce(t *testing.T) {
 	}
 }
 
-// A signal ends the context of a command with a cause; what the command returns must say that it ended by its context.
+// A signal ends the context of a command with a cause; what the command returns must say that it
+// ended by its context.
 func TestEachEndsWithItsContext(t *testing.T) {
 	ctx, end := context.WithCancelCause(t.Context())
 	_, err := Each(ctx, []string{"a", "b"}, func(ctx context.Context, _ string) (int, error) {

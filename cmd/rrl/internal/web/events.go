@@ -14,27 +14,29 @@ import (
 
 // events.go sends what changes to the readers of the page, as server-sent events.
 
-// event is sent to the page for one limiter after a poll: the whole known state at first, then the changes.
+// event is sent to the page for one limiter after a poll: the whole known state at first, then the
+// changes.
 type event struct {
 	entry
-	Client     string      `json:"client,omitempty"`
-	ClientText string      `json:"client_text,omitempty"` // as it is shown
-	At         int64       `json:"at"`                    // ms since the epoch, by the server's clock
-	Rate       string      `json:"rate,omitempty"`
-	Type       string      `json:"type,omitempty"`
-	Permits    int64       `json:"permits"`
-	IntervalMs int64       `json:"interval_ms"`
-	Available  int64       `json:"available"`
-	Used       int64       `json:"used"`
-	Records    int         `json:"records"`
-	TTLMs      int64       `json:"ttl_ms"`
-	Consistent *bool       `json:"consistent,omitempty"` // nil: not known
-	Partial    bool        `json:"partial,omitempty"`
-	Fault      string      `json:"fault,omitempty"`
-	Error      string      `json:"error,omitempty"` // if Redis is away: the cause, in short
-	Away       int64       `json:"away,omitempty"`  // ms since the epoch: since when Redis has not answered
-	Free       [][2]int64  `json:"free"`            // time in ms, permits free
-	Grants     []secondRow `json:"grants"`          // replace earlier grants of the same seconds
+	Client     string `json:"client,omitempty"`
+	ClientText string `json:"client_text,omitempty"` // as it is shown
+	At         int64  `json:"at"`                    // ms since the epoch, by the server's clock
+	Rate       string `json:"rate,omitempty"`
+	Type       string `json:"type,omitempty"`
+	Permits    int64  `json:"permits"`
+	IntervalMs int64  `json:"interval_ms"`
+	Available  int64  `json:"available"`
+	Used       int64  `json:"used"`
+	Records    int    `json:"records"`
+	TTLMs      int64  `json:"ttl_ms"`
+	Consistent *bool  `json:"consistent,omitempty"` // nil: not known
+	Partial    bool   `json:"partial,omitempty"`
+	Fault      string `json:"fault,omitempty"`
+	Error      string `json:"error,omitempty"` // if Redis is away: the cause, in short
+	// ms since the epoch: since when Redis has not answered
+	Away   int64       `json:"away,omitempty"`
+	Free   [][2]int64  `json:"free"`   // time in ms, permits free
+	Grants []secondRow `json:"grants"` // replace earlier grants of the same seconds
 }
 
 type secondRow struct {

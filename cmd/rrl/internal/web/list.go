@@ -23,12 +23,14 @@ const (
 // An entry is a limiter on the page. It names the limiter in requests, too (nameOf).
 type entry struct {
 	render.JSONName
-	Text string `json:"text"` // as it is shown: without characters that a browser does not show, or that turn text around
+	// as it is shown: without characters that a browser does not show, or that turn text around
+	Text string `json:"text"`
 }
 
 func entryOf(name string) entry { return entry{render.NameOf(name), render.Printable(name)} }
 
-// nameOf returns the name of the limiter that the page calls by an entry's name, which is quoted if it is not UTF-8.
+// nameOf returns the name of the limiter that the page calls by an entry's name, which is quoted if
+// it is not UTF-8.
 func nameOf(text string) string {
 	if name, err := strconv.Unquote(text); err == nil && strings.HasPrefix(text, `"`) && !utf8.ValidString(name) {
 		return name
@@ -63,9 +65,13 @@ func (w *Site) list(out http.ResponseWriter, in *http.Request) {
 		return !strings.Contains(name, search) && !strings.Contains(render.Printable(name), search)
 	})
 	answer := listed{Where: s.Where, Limiters: []listEntry{}, More: max(len(names)-mostListed, 0)}
-	found, err := survey.Each(ctx, names[:len(names)-answer.More], func(ctx context.Context, name string) ([]survey.Glance, error) {
-		return survey.Glances(ctx, s, name, w.client, nil)
-	})
+	found, err := survey.Each(
+		ctx,
+		names[:len(names)-answer.More],
+		func(ctx context.Context, name string) ([]survey.Glance, error) {
+			return survey.Glances(ctx, s, name, w.client, nil)
+		},
+	)
 	if err != nil {
 		w.fail(out, in, err)
 		return
@@ -106,9 +112,13 @@ func (w *Site) clients(out http.ResponseWriter, in *http.Request) {
 	}
 	ids = slices.DeleteFunc(ids, func(id string) bool { return !utf8.ValidString(id) }) // the page can't ask for it
 	answer := clientList{Clients: []clientEntry{}, More: max(len(ids)-mostClients, 0)}
-	found, err := survey.Each(ctx, ids[:len(ids)-answer.More], func(ctx context.Context, id string) ([]survey.Glance, error) {
-		return survey.Glances(ctx, w.server, name, id, nil)
-	})
+	found, err := survey.Each(
+		ctx,
+		ids[:len(ids)-answer.More],
+		func(ctx context.Context, id string) ([]survey.Glance, error) {
+			return survey.Glances(ctx, w.server, name, id, nil)
+		},
+	)
 	if err != nil {
 		w.fail(out, in, err)
 		return

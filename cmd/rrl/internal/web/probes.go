@@ -11,8 +11,8 @@ import (
 
 // probes.go answers the probes of an orchestrator, such as Kubernetes.
 
-// Probe adds two paths to mux. /healthz answers 200: the process serves. /readyz answers 200 if ready returns nil, or else
-// 503 with its error in one line.
+// Probe adds two paths to mux. /healthz answers 200: the process serves. /readyz answers 200 if
+// ready returns nil, or else 503 with its error in one line.
 func Probe(mux *http.ServeMux, ready func(ctx context.Context) error) {
 	mux.HandleFunc("GET /healthz", ok)
 	mux.HandleFunc("GET /readyz", func(out http.ResponseWriter, in *http.Request) {

@@ -1,5 +1,5 @@
-// Package web is the page of rrl serve. It shows live limiters and changes nothing. Updates are server-sent events. The
-// package does not parse commands.
+// Package web is the page of rrl serve. It shows live limiters and changes nothing. Updates are
+// server-sent events. The package does not parse commands.
 package web
 
 import (
@@ -23,11 +23,13 @@ import (
 //go:embed page
 var files embed.FS
 
-// A Site is the page and its events. It is shared by all readers: a limiter that several of them have open is polled once.
+// A Site is the page and its events. It is shared by all readers: a limiter that several of them
+// have open is polled once.
 type Site struct {
-	ctx     context.Context
-	server  *connect.Server
-	client  string // whose permits are shown of each PER_CLIENT limiter; "": its card offers the clients
+	ctx    context.Context
+	server *connect.Server
+	// whose permits are shown of each PER_CLIENT limiter; "": its card offers the clients
+	client  string
 	pattern string
 	hosts   []string // accepted Host headers, beside its address and localhost
 
@@ -37,9 +39,9 @@ type Site struct {
 	last time.Time // when it was last noticed that Redis does not answer
 }
 
-// New returns the site of the limiters whose names match a pattern. It ends with ctx. hosts are the names by which it
-// is reached, beside its address and localhost. client is as for --client: an id, or "" or survey.Everyone, with which
-// the page offers the clients.
+// New returns the site of the limiters whose names match a pattern. It ends with ctx. hosts are the
+// names by which it is reached, beside its address and localhost. client is as for --client: an id,
+// or "" or survey.Everyone, with which the page offers the clients.
 func New(ctx context.Context, s *connect.Server, client, pattern string, hosts []string) *Site {
 	if client == survey.Everyone {
 		client = ""
@@ -47,8 +49,8 @@ func New(ctx context.Context, s *connect.Server, client, pattern string, hosts [
 	return &Site{ctx: ctx, server: s, client: client, pattern: pattern, hosts: hosts, open: map[view]*shown{}}
 }
 
-// answers reports whether a request is for this page, by its Host header: a browser sends there the address that its
-// user sees, whatever that resolves to.
+// answers reports whether a request is for this page, by its Host header: a browser sends there the
+// address that its user sees, whatever that resolves to.
 func (w *Site) answers(in *http.Request) bool {
 	host := in.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {

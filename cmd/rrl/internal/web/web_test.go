@@ -105,9 +105,11 @@ func TestThePageAnswersToItsOwnNamesAlone(t *testing.T) {
 	address, _ := startSite(t, redistest.Embedded(t), "*")
 	port := address[strings.LastIndex(address, ":"):]
 	for host, want := range map[string]int{
-		"127.0.0.1" + port: 200, "localhost" + port: 200, "LOCALHOST": 200, "localhost.:9000": 200, "[::1]" + port: 200, "127.0.0.1": 200,
+		"127.0.0.1" + port: 200, "localhost" + port: 200, "LOCALHOST": 200, "localhost.:9000": 200, "[::1]" + port: 200,
+		"127.0.0.1":          200,
 		"limits.example.com": 200, "Limits.Example.com.:443": 200,
-		"rebound.example.com" + port: 421, "localhost.example.com": 421, "127.0.0.1.example.com": 421, "192.0.2.1" + port: 421, "xlocalhost": 421,
+		"rebound.example.com" + port: 421, "localhost.example.com": 421, "127.0.0.1.example.com": 421,
+		"192.0.2.1" + port: 421, "xlocalhost": 421,
 	} {
 		for _, path := range []string{"/", "/limiters", "/app.js"} {
 			in, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+path, nil)
@@ -142,7 +144,8 @@ func TestThePageListsLimiters(t *testing.T) {
 		if err := json.NewDecoder(get(t, t.Context(), address+"/limiters").Body).Decode(&found); err != nil {
 			t.Fatal(err)
 		}
-		if len(found.Limiters) != 2 || found.Limiters[0].Name != "api:mail" || found.Limiters[0].Available != 6 || found.Limiters[0].Rate != "10/m" {
+		if len(found.Limiters) != 2 || found.Limiters[0].Name != "api:mail" || found.Limiters[0].Available != 6 ||
+			found.Limiters[0].Rate != "10/m" {
 			t.Errorf("%+v", found)
 		}
 		if err := json.NewDecoder(get(t, t.Context(), address+"/limiters?search=ord").Body).Decode(&found); err != nil {
@@ -199,9 +202,12 @@ func TestThePageIsToldOfGrantsWhileSomebodyReads(t *testing.T) {
 }
 
 // follow returns a function that waits for an event of a limiter.
-func follow(t *testing.T, ctx context.Context, address string, query url.Values) func(name string, fits func(event) bool) event {
+func follow(
+	t *testing.T, ctx context.Context, address string, query url.Values,
+) func(name string, fits func(event) bool) event {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // an event that does not come ends the test
+	// an event that does not come ends the test
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	t.Cleanup(cancel)
 	events := bufio.NewScanner(get(t, ctx, address+"/events?"+query.Encode()).Body)
 	return func(name string, fits func(event) bool) event {
@@ -250,7 +256,11 @@ func TestThePageOffersTheClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		address, _ := startSite(t, s, "*")
-		if got := read[clientList](t, address+"/clients?name=each"); !slices.Equal(got.Clients, []clientEntry{{"alice", "alice", 4}, {"bob", "bob", 3}}) || got.More != 0 {
+		if got := read[clientList](t, address+"/clients?name=each"); !slices.Equal(
+			got.Clients,
+			[]clientEntry{{"alice", "alice", 4}, {"bob", "bob", 3}},
+		) ||
+			got.More != 0 {
 			t.Errorf("%+v", got)
 		}
 		next := follow(t, t.Context(), address, url.Values{"name": {"each"}})
@@ -304,17 +314,20 @@ func TestThePageSaysSinceWhenRedisIsAway(t *testing.T) {
 	next("orders", func(e event) bool { return e.Available == 3 && e.Away == 0 })
 	before := time.Now().UnixMilli()
 	s.Kill()
-	const cause = "connection refused" // without address and advice: the page has the one, and no use for the other
+	// without address and advice: the page has the one, and no use for the other
+	const cause = "connection refused"
 	since := next("orders", func(e event) bool { return e.Error == cause }).Away
 	if since < before || since > time.Now().UnixMilli() {
 		t.Errorf("away since %d, killed at %d", since, before)
 	}
-	if answer := read[failure](t, address+"/limiters"); answer.Away != since || answer.Error != cause || answer.Where != w.server.Where {
+	if answer := read[failure](t, address+"/limiters"); answer.Away != since || answer.Error != cause ||
+		answer.Where != w.server.Where {
 		t.Errorf("the list says %+v, the event %d", answer, since)
 	}
 	next = follow(t, t.Context(), address, url.Values{"name": {"orders"}}) // a page that is opened later
 	next("orders", func(e event) bool { return e.Away == since })
-	next = follow(t, t.Context(), address, url.Values{"name": {"unread"}}) // nothing is known of it, not even that it does not add up
+	// nothing is known of it, not even that it does not add up
+	next = follow(t, t.Context(), address, url.Values{"name": {"unread"}})
 	if e := next("unread", func(e event) bool { return e.Away == since }); e.Consistent != nil {
 		t.Errorf("of a limiter that was never read: %+v, consistent %v", e, *e.Consistent)
 	}
