@@ -2,7 +2,7 @@
 // does not depend on limiters.
 //
 // Most tests use Each: the same body runs against the embedded server, against a real redis-server
-// with RESP3, and against one of the oldest supported release with RESP2. Tests that stop, kill or
+// with RESP3 and, in make proof, against one of the oldest supported release with RESP2. Tests that stop, kill or
 // configure the server get one of their own from Real. All others share one process and get a
 // logical database each (Shared, Oldest), which takes less than a millisecond. Cluster starts a
 // cluster, and Sentinel a master with replicas and sentinels. Monitor records the commands that a
@@ -33,6 +33,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/proof"
 	"github.com/rratelimiter/rratelimiter/internal/serverinfo"
 )
 
@@ -102,9 +103,9 @@ func Open(dir string, args ...string) (addr string, stop func(), err error) {
 }
 
 // Each runs the body as subtest "embedded" on a fresh embedded server, as subtest "redis" on an
-// empty database of the real server that tests share, and as subtest "redis 6.2, RESP2" on one of
-// the oldest. The three run at the same time, so state that they share must be safe for concurrent
-// use. If the environment names a release, the body runs on that alone.
+// empty database of the real server that tests share and, in make proof, as subtest "redis 6.2,
+// RESP2" on one of the oldest. They run at the same time, so state that they share must be safe for
+// concurrent use. If the environment names a release, the body runs on that alone.
 func Each(t *testing.T, body func(t *testing.T, s *Server)) {
 	t.Helper()
 	if testing.Short() {
@@ -121,7 +122,9 @@ func Each(t *testing.T, body func(t *testing.T, s *Server)) {
 	}
 	run("embedded", Embedded)
 	run("redis", Shared)
-	run("redis 6.2, RESP2", Oldest)
+	if proof.Asked() {
+		run("redis 6.2, RESP2", Oldest)
+	}
 	group.Wait()
 }
 
@@ -135,11 +138,14 @@ func Use(t *testing.T, r Release) {
 	t.Setenv(serverEnv, r.Name)
 }
 
-// EachRelease runs the body as subtest "redis", and as a subtest for each of the Releases. The
-// servers that a subtest starts are of its release.
+// EachRelease runs the body as subtest "redis" and, in make proof, as a subtest for each of the
+// Releases. The servers that a subtest starts are of its release.
 func EachRelease(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	t.Run("redis", body)
+	if !proof.Asked() {
+		return
+	}
 	for _, r := range Releases {
 		t.Run(r.Name, func(t *testing.T) {
 			Use(t, r)

@@ -243,7 +243,6 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		},
 		{"a cluster of nothing", "", func(tb testing.TB) { Cluster(tb, 0) }, []string{"0 masters"}},
 		{"sentinels over nothing", "", func(tb testing.TB) { Sentinel(tb, 0) }, []string{"0 replicas"}},
-		{"kill what is shared, of the oldest release", "", func(tb testing.TB) { Oldest(tb).Kill() }, []string{"use Real"}},
 		{"kill what is shared", "", func(tb testing.TB) { Shared(tb).Kill() }, []string{"use Real"}},
 		{"pause what is shared", "", func(tb testing.TB) { Shared(tb).Pause() }, []string{"use Real"}},
 		{"restart what is shared", "", func(tb testing.TB) { Shared(tb).Restart() }, []string{"use Real"}},

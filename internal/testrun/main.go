@@ -7,8 +7,9 @@
 // before has ended. After the word "beside", it starts at once. The result of a package is printed
 // when the package is done, and the output of a test when the test fails. With -v, all output of
 // that go test is printed as it comes. At the end the report has the ten slowest tests, and each
-// failure once more, because continuous integration often shows only the end of the output. A
-// skipped test fails the run unless -skips is given.
+// failure once more, because continuous integration often shows only the end of the output. The
+// last ten lines have the commands that run the failed tests again, with their seeds. A skipped
+// test fails the run unless -skips is given.
 package main
 
 import (
@@ -64,7 +65,7 @@ func run(args []string, r *report) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	c, told := r.command(), false
+	c, told := r.command(args...), false
 	if err == nil {
 		read := bufio.NewReader(out)
 		for {

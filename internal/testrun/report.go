@@ -6,14 +6,18 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/proof"
 )
 
 const (
 	slowest   = 10
+	repeats   = 7  // commands at the end, so that they stand in the last ten lines of make test
 	mostLines = 80 // of one failure at the end of the report
 	dataRace  = "WARNING: DATA RACE"
 )
@@ -55,6 +59,7 @@ type report struct {
 // A command collects the events of one go command. Two commands may run the same test.
 type command struct {
 	*report
+	race     bool
 	outputs  map[string]*strings.Builder
 	started  map[string]time.Time // tests that run; a parallel one from when it goes on
 	explains map[string]bool      // tests and packages with a failure inside, which explains theirs
@@ -65,11 +70,13 @@ type timed struct {
 	time.Duration
 }
 
-type failure struct{ name, output string }
+// A failure has the command that runs its test again, with the seed of its random numbers; "": none
+// is known.
+type failure struct{ name, output, repeat string }
 
-// command returns the collector of one more go command.
-func (r *report) command() *command {
-	return &command{r, map[string]*strings.Builder{}, map[string]time.Time{}, map[string]bool{}}
+// command returns the collector of one more go command, which has these arguments.
+func (r *report) command(args ...string) *command {
+	return &command{r, slices.Contains(args, "-race"), map[string]*strings.Builder{}, map[string]time.Time{}, map[string]bool{}}
 }
 
 // line takes one line of the output of go test -json, and returns whether it is about a failure.
@@ -92,7 +99,8 @@ func (c *command) line(line []byte, verbose bool) (failed bool) {
 	case "build-output":
 		c.keep(e.ImportPath, e.Output)
 	case "build-fail":
-		c.fail(e.ImportPath+" does not build", c.taken(e.ImportPath))
+		pkg, _, _ := strings.Cut(e.ImportPath, " ") // then the test binary that it is compiled for
+		c.fail(e.ImportPath+" does not build", c.taken(e.ImportPath), "go vet "+pkg)
 		return true
 	case "pass", "skip", "fail":
 		c.ends(e)
@@ -131,10 +139,10 @@ func (c *command) ends(e event) {
 	case e.Action == "fail":
 		c.explains[e.parent()] = true
 		if !c.explains[e.key()] || strings.Count(output, "\n") > 1 { // more than its result
-			c.fail(e.name(), output)
+			c.fail(e.name(), output, c.repeat(e, output))
 		}
 	case strings.Contains(output, dataRace): // of a test that ran at the same time, which fails
-		c.fail(e.name()+" passed, but in its output is", output)
+		c.fail(e.name()+" passed, but in its output is", output, c.repeat(e, output))
 	case e.Action == "skip":
 		c.skipped = append(c.skipped, e.name())
 	}
@@ -160,13 +168,38 @@ func (c *command) endsPackage(e event, output string) {
 		}
 		fmt.Fprintf(c.out, "FAIL %6.1fs  %s\n", e.Elapsed, e.Package)
 		if !c.explains[e.key()] || strings.Contains(output, dataRace) || strings.Contains(output, "panic:") {
-			c.fail(e.name(), output)
+			c.fail(e.name(), output, c.repeat(e, output))
 		}
 	}
 }
 
-func (r *report) fail(name, output string) {
-	r.failed = append(r.failed, failure{name, output})
+// seeded matches what tests with random numbers print of a failure; those of rapid take the seed as
+// a flag.
+var seeded = regexp.MustCompile(`-rapid\.seed=\d+|\bseed \d+`)
+
+// repeat returns the command that runs a test again, or a package.
+func (c *command) repeat(e event, output string) string {
+	words := []string{"go test -count=1"}
+	if size := proof.Setting(); size != "" {
+		words[0] = size + " " + words[0]
+	}
+	if c.race {
+		words = append(words, "-race")
+	}
+	if e.Test != "" {
+		words = append(words, "-run '^"+strings.ReplaceAll(regexp.QuoteMeta(e.Test), "/", "$/^")+"$'")
+	}
+	words = append(words, e.Package)
+	if seed := seeded.FindString(output); strings.HasPrefix(seed, "-") {
+		words = append(words, seed)
+	} else if seed != "" {
+		words = append(words, "# "+seed)
+	}
+	return strings.Join(words, " ")
+}
+
+func (r *report) fail(name, output, repeat string) {
+	r.failed = append(r.failed, failure{name, output, repeat})
 	fmt.Fprintf(r.out, "\nFAILED: %s\n%s\n", name, output)
 }
 
@@ -174,7 +207,7 @@ func (r *report) fail(name, output string) {
 func (r *report) broke(command, output string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.failed = append(r.failed, failure{command, output})
+	r.failed = append(r.failed, failure{command, output, command})
 }
 
 // end prints the end of the report and returns whether all is well.
@@ -187,14 +220,31 @@ func (r *report) end() bool {
 		fmt.Fprintf(r.out, "%6.1fs  %s\n", t.Seconds(), t.name)
 	}
 	if len(r.skipped) > 0 && !r.skips {
-		r.failed = append(r.failed, failure{"no test may skip", strings.Join(r.skipped, "\n") + "\n"})
+		r.failed = append(r.failed, failure{name: "no test may skip", output: strings.Join(r.skipped, "\n") + "\n"})
 	}
 	fmt.Fprintf(r.out, "\n%d tests, %d packages passed, %d tests skipped, %d failures\n",
 		len(r.took), r.packages, len(r.skipped), len(r.failed))
 	for _, f := range r.failed {
 		fmt.Fprintf(r.out, "\nFAILED: %s\n%s", f.name, shortened(f.output))
 	}
+	if again := r.again(); len(again) > 0 {
+		fmt.Fprintf(r.out, "\nTo run what failed again:\n%s\n", strings.Join(again, "\n"))
+	}
 	return len(r.failed) == 0
+}
+
+// again returns the commands for the last lines of the report.
+func (r *report) again() (commands []string) {
+	for _, f := range r.failed {
+		if f.repeat != "" && !slices.Contains(commands, f.repeat) {
+			commands = append(commands, f.repeat)
+		}
+	}
+	if len(commands) > repeats {
+		left := fmt.Sprintf("# and %d more, which stand above as FAILED", len(commands)-repeats+1)
+		commands = append(commands[:repeats-1], left)
+	}
+	return commands
 }
 
 // shortened leaves out the middle of a long text.

@@ -63,6 +63,31 @@ func TestFailuresStandAtTheEnd(t *testing.T) {
 	}
 }
 
+// TestTheLastLinesRunFailedTestsAgain reads the commands at the end of a report, with the seeds that
+// the failures name.
+func TestTheLastLinesRunFailedTestsAgain(t *testing.T) {
+	t.Setenv("GOWORK", "off")
+	t.Setenv("RRATELIMITER_PROOF", "")
+	draws := strings.NewReplacer(
+		`t.Error("the inner reason")`, `t.Error("draw 1, or -rapid.seed=77)")`,
+		`t.Run("other", func(t *testing.T) {})`, `t.Run("a sum: 1+1", func(t *testing.T) { t.Error("seed 5: no") })`,
+	).Replace(suite)
+	out, _ := reportOn(t, true, draws)
+	want := `To run what failed again:
+go test -count=1 -run '^TestBad$/^inner$' example.com/suite -rapid.seed=77
+go test -count=1 -run '^TestBad$/^a_sum:_1\+1$' example.com/suite # seed 5
+`
+	if !strings.HasSuffix(out, want) {
+		t.Errorf("the report does not end with\n%s:\n%s", want, out)
+	}
+	many := `for _, i := range "abcdefghijkl" { t.Run(string(i), func(t *testing.T) { t.Error() }) }`
+	out, _ = reportOn(t, true, strings.Replace(suite, `fmt.Println("said by a good test")`, many+"; fmt.Print()", 1))
+	_, end, _ := strings.Cut(out, "To run what failed again:\n")
+	if lines := strings.Split(end, "\n"); len(lines) != repeats+1 || lines[repeats-1] != "# and 7 more, which stand above as FAILED" {
+		t.Errorf("of 13 failures, the report ends with\n%s", end)
+	}
+}
+
 func TestOutcomes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes seconds")

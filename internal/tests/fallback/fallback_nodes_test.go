@@ -29,59 +29,54 @@ func (redisError) RedisError() {}
 // The write probe changes nothing, whatever is stored. The ACL user of docs/security.md may run it,
 // and a full server accepts it; a replica does not.
 func TestProbe(t *testing.T) {
-	for _, release := range []string{"7.0", "6.2"} {
-		t.Run(release, func(t *testing.T) {
-			if release == "6.2" {
-				redistest.Use(t, redistest.Redis62)
+	redistest.EachRelease(t, func(t *testing.T) {
+		s := redistest.Real(t)
+		ctx := t.Context()
+		r := rig.New(t, s)
+		c := rratelimiter.NewClient(rig.As(t, s, rig.ACLRule(t)), rig.Patient)
+		names := []string{"orders:none"}
+		for name, prepare := range map[string]func(l *rratelimiter.Limiter){
+			"orders:rate": func(l *rratelimiter.Limiter) { r.SetRate(l, rratelimiter.PerHour(10)) },
+			"orders:used": func(l *rratelimiter.Limiter) { r.SetRate(l, rratelimiter.PerHour(10)); r.Try(l, 3) },
+			"orders:lasting": func(l *rratelimiter.Limiter) {
+				r.SetRate(l, rratelimiter.Rate{Permits: 10, Interval: time.Hour, KeepAlive: 2 * time.Hour})
+				r.Try(l, 3)
+			},
+			"orders:mortal": func(l *rratelimiter.Limiter) {
+				r.SetRate(l, rratelimiter.PerHour(10))
+				r.Must(r.Redis.PExpire(ctx, l.Name(), time.Hour).Err())
+				r.Try(l, 3)
+			},
+		} {
+			prepare(r.Limiter(name))
+			names = append(names, name)
+		}
+		changes := func() string {
+			info, err := r.Redis.Info(ctx, "persistence").Result()
+			r.Must(err)
+			_, rest, _ := strings.Cut(info, "rdb_changes_since_last_save:")
+			count, _, _ := strings.Cut(rest, "\r\n")
+			return count
+		}
+		r.Must(r.Redis.ConfigSet(ctx, "maxmemory", "1").Err())
+		before, made := r.Dump(), changes()
+		for _, name := range names {
+			if _, err := rig.LimiterCore(c.RateLimiter(name)).WriteProbe(ctx); err != nil {
+				t.Errorf("%s: %v", name, err)
 			}
-			s := redistest.Real(t)
-			ctx := t.Context()
-			r := rig.New(t, s)
-			c := rratelimiter.NewClient(rig.As(t, s, rig.ACLRule(t)), rig.Patient)
-			names := []string{"orders:none"}
-			for name, prepare := range map[string]func(l *rratelimiter.Limiter){
-				"orders:rate": func(l *rratelimiter.Limiter) { r.SetRate(l, rratelimiter.PerHour(10)) },
-				"orders:used": func(l *rratelimiter.Limiter) { r.SetRate(l, rratelimiter.PerHour(10)); r.Try(l, 3) },
-				"orders:lasting": func(l *rratelimiter.Limiter) {
-					r.SetRate(l, rratelimiter.Rate{Permits: 10, Interval: time.Hour, KeepAlive: 2 * time.Hour})
-					r.Try(l, 3)
-				},
-				"orders:mortal": func(l *rratelimiter.Limiter) {
-					r.SetRate(l, rratelimiter.PerHour(10))
-					r.Must(r.Redis.PExpire(ctx, l.Name(), time.Hour).Err())
-					r.Try(l, 3)
-				},
-			} {
-				prepare(r.Limiter(name))
-				names = append(names, name)
+		}
+		r.Unchanged(before, "a probe")
+		r.CheckTTL(2*time.Hour, "orders:lasting", "{orders:lasting}:value", "{orders:lasting}:permits")
+		if got := changes(); got != made || got == "" {
+			t.Errorf("%s changes, %s before", got, made)
+		}
+		r.Must(r.Redis.ReplicaOf(ctx, "127.0.0.1", "1").Err())
+		for _, name := range names {
+			if _, err := rig.LimiterCore(c.RateLimiter(name)).WriteProbe(ctx); !script.Unreachable(err) {
+				t.Errorf("%s, on a replica: %v", name, err)
 			}
-			changes := func() string {
-				info, err := r.Redis.Info(ctx, "persistence").Result()
-				r.Must(err)
-				_, rest, _ := strings.Cut(info, "rdb_changes_since_last_save:")
-				count, _, _ := strings.Cut(rest, "\r\n")
-				return count
-			}
-			r.Must(r.Redis.ConfigSet(ctx, "maxmemory", "1").Err())
-			before, made := r.Dump(), changes()
-			for _, name := range names {
-				if _, err := rig.LimiterCore(c.RateLimiter(name)).WriteProbe(ctx); err != nil {
-					t.Errorf("%s: %v", name, err)
-				}
-			}
-			r.Unchanged(before, "a probe")
-			r.CheckTTL(2*time.Hour, "orders:lasting", "{orders:lasting}:value", "{orders:lasting}:permits")
-			if got := changes(); got != made || got == "" {
-				t.Errorf("%s changes, %s before", got, made)
-			}
-			r.Must(r.Redis.ReplicaOf(ctx, "127.0.0.1", "1").Err())
-			for _, name := range names {
-				if _, err := rig.LimiterCore(c.RateLimiter(name)).WriteProbe(ctx); !script.Unreachable(err) {
-					t.Errorf("%s, on a replica: %v", name, err)
-				}
-			}
-		})
-	}
+		}
+	})
 }
 
 // halfCluster returns a client of a cluster: the first half of the slots is on a server, the other

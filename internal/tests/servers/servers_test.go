@@ -185,19 +185,15 @@ func everyCall(t *testing.T, rdb rratelimiter.Redis) {
 	}
 }
 
-// TestEveryCallOnAClusterByBothProtocols does so on a cluster of the oldest Redis, and of the
-// newest one.
+// TestEveryCallOnAClusterByBothProtocols does so on a cluster.
 func TestEveryCallOnAClusterByBothProtocols(t *testing.T) {
-	for _, r := range []redistest.Release{redistest.Redis62, redistest.Redis82} {
-		t.Run(r.Name, func(t *testing.T) {
-			redistest.Use(t, r)
-			nodes := redistest.Cluster(t, 3)
-			for _, protocol := range []int{2, 3} {
-				for _, s := range nodes.Servers {
-					s.Client().FlushAll(t.Context())
-				}
-				everyCall(t, nodes.ClusterClient(func(o *redis.ClusterOptions) { o.Protocol = protocol }))
+	redistest.EachRelease(t, func(t *testing.T) {
+		nodes := redistest.Cluster(t, 3)
+		for _, protocol := range []int{2, 3} {
+			for _, s := range nodes.Servers {
+				s.Client().FlushAll(t.Context())
 			}
-		})
-	}
+			everyCall(t, nodes.ClusterClient(func(o *redis.ClusterOptions) { o.Protocol = protocol }))
+		}
+	})
 }
