@@ -60,12 +60,12 @@ testdata: deps
 
 # Shows workers and pollers on one limit, live.
 demo:
-	go run ./cmd/rrl demo
+	go run -v ./cmd/rrl/demo
 
 # Shows Go and Java (Redisson) on one limit, live.
 demo-java:
 	scripts/deps redis java maven
-	go run ./cmd/rrl demo --java
+	go run -v ./cmd/rrl/demo --java
 
 # Compares this library with its peers on its own Redis: a quarter of an hour. RUN=-quick takes a minute and a half.
 bench: deps

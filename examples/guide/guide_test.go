@@ -1,4 +1,4 @@
-// Package guide contains the code of the README and of the pages in docs. Each block of Go on those pages occurs line
+// Package guide contains the code of the pages in docs, and runs that of the README. Each block of Go on those pages occurs line
 // by line in one of these tests, so that it compiles and does what its page says. The blocks of Java occur in
 // compat/java in the same way, and run in the tests of compat.
 package guide
@@ -81,7 +81,7 @@ func TestCodeOnThePagesIsTested(t *testing.T) {
 	if err != nil || len(others) == 0 {
 		t.Fatal(others, err)
 	}
-	withCode := slices.Concat(guides, []string{pages + "/../algorithms.md", pages + "/../observability.md", "../../README.md"})
+	withCode := slices.Concat(guides, []string{pages + "/../algorithms.md", pages + "/../observability.md"})
 	for _, guide := range slices.Concat(withCode, others) {
 		blocks := blocksOf(t, guide, "go")
 		if len(blocks) == 0 && slices.Contains(withCode, guide) && guide != pages+"/README.md" && guide != pages+"/run-in-containers.md" {
