@@ -286,7 +286,7 @@ func ExampleGrantAll_Return() {
 		fmt.Println(results, err)
 		return
 	}
-	fmt.Println(rratelimiter.GrantAll(grants).Return(ctx))
+	fmt.Println(grants.Return(ctx))
 	// Output: 3 <nil>
 }
 

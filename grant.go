@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 )
@@ -62,8 +61,8 @@ func (l *Limiter) TakeUpTo(ctx context.Context, n int64) (*Grant, error) {
 // Grant at each place. If one limiter refuses, the slice of grants is nil. The results and the
 // errors are the same as those of AllowAllN. If ctx ends while a call is in flight, the permits
 // that the call takes are given back in the background.
-func (c *Client) TakeAll(ctx context.Context, permits []int64, limiters ...*Limiter) ([]*Grant, []Result, error) {
-	grants := make([]*Grant, len(limiters))
+func (c *Client) TakeAll(ctx context.Context, permits []int64, limiters ...*Limiter) (GrantAll, []Result, error) {
+	grants := make(GrantAll, len(limiters))
 	results, err := c.askAll(ctx, "take all", dispatch.Ask{}, permits, limiters, grants)
 	if len(results) == 0 || !results[0].Allowed {
 		return nil, results, err
@@ -143,21 +142,3 @@ func (all GrantAll) Return(ctx context.Context) (int64, error) {
 	}
 	return sum, errors.Join(errs...)
 }
-
-// Health is what this process knows, without a call, about the Redis node of a limiter.
-type Health struct {
-	Away    bool // the node cannot be reached, or cannot grant permits (see WithFallback)
-	Decides bool // this process decides instead of the node (WithFallback)
-	// Silence is how long the last call for this limiter has been waiting for its reply; calls for
-	// other limiters do not count. It is 0 if the reply has come, if the call has stalled and carries
-	// no caller of Acquire or TryAcquireTimeout, and for calls of AllowAll, AcquireAll and
-	// AcquireUpTo.
-	Silence time.Duration
-}
-
-// Health returns the health of the limiter's node. It does not block, and is cheap enough to be
-// called for each request. While the node is away, a call of Health starts a probe in the
-// background if one is due: first after 100 ms, then less often, down to once per second. So call
-// Health repeatedly. If no call of Health and no request comes within 1 s after a probe is due, the
-// node no longer counts as away, until a call fails again.
-func (l *Limiter) Health() Health { return Health(l.core.Health()) }
