@@ -1,31 +1,38 @@
-# make test installs missing tools, checks the code, and tests each module on the embedded server, on real servers and
-# next to real Redisson. make check is its quick part. scripts/check has the steps, and scripts/deps installs the tools.
+# make test is for each change: it installs what it needs, and tests all packages on the embedded server, on redis-server
+# and next to Redisson. make check is the part of it that needs no server, with the linters. make proof is the rest: it
+# runs before a release, and in CI. scripts/check has the steps, and scripts/deps installs the tools.
 
 # go build cannot stamp the version of a checkout that belongs to another user, as in CI. Without the paths of the checkout,
 # another clone need not compile again what has not changed.
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath)
 
 .NOTPARALLEL:
-.PHONY: help check test unit servers lint release-check outdated tidy matrix matrix-all testdata demo demo-java bench bench-update soak views mutants vuln deps clean
+.PHONY: help check test proof unit servers lint release-check outdated tidy matrix matrix-all testdata demo demo-java bench bench-update soak views mutants vuln deps clean
 
-# What to run before each commit: lint, and the tests that need no server, with the race detector. In 90 s.
+# What to run before each commit: lint, and the tests that need no server.
 check:
 	scripts/deps cc luacheck
 	BUDGET=90 scripts/check lint quick
 
-# All checks and tests, in a quarter of an hour, 25 minutes the first time. The other targets are parts of them, or tools.
-test: deps
-	BUDGET=600 scripts/check lint modules release tests
+# What a change needs, in 5 minutes on two cores; 10 the first time.
+test:
+	scripts/deps redis cc java maven
+	BUDGET=300 scripts/check test
+
+# Lint, each module by itself, the modules as users get them, and all tests: every release of Redisson that changed
+# something, other servers, faults, long searches. In 20 minutes, 30 the first time.
+proof: deps
+	scripts/check lint modules release tests
 
 help:
 	@awk '/^#/ { text = text "\n    " substr($$0, 3); next } /^[a-z-]+:/ { sub(/:.*/, ""); print $$0 text } { text = "" }' Makefile
 
-# All tests except those next to Redisson: no Java needed.
+# All tests of make proof except those next to Redisson: no Java needed.
 unit:
 	scripts/deps redis redis6 redis8 valkey8 valkey9 cc
 	scripts/check unit
 
-# All tests on Redis 8.2, Valkey 8.1 and 9.1, of which make test runs a part: three quarters of an hour.
+# All tests on Redis 8.2, Valkey 8.1 and 9.1, of which make proof runs a part: three quarters of an hour.
 servers: deps
 	scripts/check servers
 
@@ -38,7 +45,7 @@ release-check:
 	scripts/check release
 
 # Prints the direct dependencies of each module, and the tools, that are behind their newest release; fails if one can be
-# updated. It needs the module proxy, so it is not part of test: see docs/releasing.md.
+# updated. It needs the module proxy, so it is not part of proof: see docs/releasing.md.
 outdated:
 	scripts/check outdated
 
@@ -54,7 +61,7 @@ matrix: deps
 matrix-all: deps
 	RUN="-all -update -timeout 2h" scripts/check matrix
 
-# Regenerates testdata/: the states from the real jars, the scripts from lua/.
+# Regenerates testdata/: the states, from the real jars.
 testdata: deps
 	scripts/check states
 
@@ -90,7 +97,7 @@ views:
 	scripts/deps redis chromium tmux
 	scripts/check views
 
-# Looks for known vulnerabilities in the dependencies of each module. It needs vuln.go.dev, so it is not part of test.
+# Looks for known vulnerabilities in the dependencies of each module. It needs vuln.go.dev, so it is not part of proof.
 vuln:
 	scripts/check vuln
 
