@@ -61,7 +61,7 @@ func TestDocumentationIsComplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	codes := regexp.MustCompile(`(?:Error|Warning|Note|level), (?:Code: )?"([a-z-]+)"`).
+	codes := regexp.MustCompile(`(?:Error|Warning|Note|level),\s+(?:Code: )?"([a-z-]+)"`).
 		FindAllStringSubmatch(string(checks), -1)
 	if len(codes) < 24 {
 		t.Errorf("only %d findings are found", len(codes))

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/rratelimiter/rratelimiter/internal/proof"
 )
 
 // childEnv selects the role of this test binary when a test starts it as a child.
@@ -59,10 +60,9 @@ func TestEachGivesAnEmptyServerOfEachKind(t *testing.T) {
 			}
 		})
 	}
-	want := []string{
-		"embedded: real false, RESP3 true",
-		"redis: real true, RESP3 true",
-		"redis_6.2,_RESP2: real true, RESP3 false",
+	want := []string{"embedded: real false, RESP3 true", "redis: real true, RESP3 true"}
+	if proof.Asked() {
+		want = append(want, "redis_6.2,_RESP2: real true, RESP3 false")
 	}
 	if got := slices.Sorted(maps.Keys(kinds)); !slices.Equal(got, want) {
 		t.Errorf("ran as %q, want %q", got, want)
@@ -301,10 +301,11 @@ func TestEachReleaseStartsIt(t *testing.T) {
 	EachRelease(t, func(t *testing.T) {
 		started = append(started, Real(t).Version())
 	})
-	if len(started) != 1+len(Releases) {
+	if want := proof.Or(1+len(Releases), 1); len(started) != want {
 		t.Fatalf("started %q", started)
 	}
-	for i, r := range Releases {
+	for i := range started[1:] {
+		r := Releases[i]
 		if !strings.HasPrefix(started[1+i], r.Name+".") {
 			t.Errorf("started %s for %s", started[1+i], r.Name)
 		}
