@@ -1,5 +1,5 @@
 // Package compat tests that this library and real Redissons share limiters: matrix_test.go runs the
-// releases in the table of README.md, methods_test.go its table of methods, contention_test.go many
+// releases in the table of numbers.md, methods_test.go its table of methods, contention_test.go many
 // processes at once, and suite_test.go the behaviours that Redisson's own tests cover.
 package compat
 

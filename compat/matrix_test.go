@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -20,7 +21,7 @@ import (
 )
 
 var (
-	update = flag.Bool("update", false, "write the table of the matrix into README.md")
+	update = flag.Bool("update", false, "write the table of the matrix into numbers.md")
 	all    = flag.Bool("all", false, "run the matrix with every release of Redisson")
 )
 
@@ -56,7 +57,7 @@ var checks = []check{
 }
 
 // TestMatrix runs every check with every version, or with -all every release, and compares the
-// results with the tables of README.md.
+// results with the tables of numbers.md and methods.md.
 func TestMatrix(t *testing.T) {
 	versions := redisson.Versions
 	if *all {
@@ -111,13 +112,12 @@ func TestMatrix(t *testing.T) {
 			})
 		}
 	})
-	var rows []string
-	versions = slices.DeleteFunc(slices.Clone(versions), func(version string) bool { return results[version] == nil })
-	for _, version := range versions { // the versions that -run selected
-		rows = append(rows, tableRow(version, results[version]))
+	cells := map[string]string{}
+	for version, row := range results { // the versions that -run selected
+		cells[version] = cellsOf(version, row)
 	}
-	t.Logf("version x check:\n%s%s", tableHead(), strings.Join(rows, ""))
-	compareTable(t, versions, rows)
+	t.Logf("version x check:\n%s", tableOf(cells))
+	compareTable(t, cells)
 }
 
 // isNoticed: the first call of a Redisson version leaves traces on its server that a Go client
@@ -156,23 +156,59 @@ func before(version, other string) bool {
 	return other != "" && slices.Compare(parts(version), parts(other)) < 0
 }
 
-func tableHead() string {
+// tableOf returns the table with the cells of some releases. Releases in sequence with the same
+// cells share a row.
+func tableOf(cells map[string]string) string {
 	var text strings.Builder
 	text.WriteString("| Redisson | format that Java writes |")
 	for _, c := range checks {
 		fmt.Fprintf(&text, " %s |", c.name)
 	}
 	text.WriteString("\n|---|---|" + strings.Repeat("---|", len(checks)) + "\n")
+	for i := 0; i < len(redisson.Releases); {
+		first, row := redisson.Releases[i], cells[redisson.Releases[i]]
+		last := first
+		for i++; i < len(redisson.Releases) && cells[redisson.Releases[i]] == row; i++ {
+			last = redisson.Releases[i]
+		}
+		if row == "" {
+			continue
+		}
+		if last != first {
+			first += " to " + last
+		}
+		text.WriteString("| " + first + " |" + row + "\n")
+	}
 	return text.String()
 }
 
-func tableRow(version string, results map[string]string) string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "| %s | `%s` |", version, formatNames[format(version)])
-	for _, c := range checks {
-		fmt.Fprintf(&text, " %s |", results[c.name])
+// cellsIn returns the cells of each release in a table, which tableOf made.
+func cellsIn(table string) map[string]string {
+	cells := map[string]string{}
+	for line := range strings.Lines(table) {
+		parts := strings.SplitN(strings.TrimSpace(line), "|", 3)
+		if len(parts) < 3 {
+			continue
+		}
+		first, last, several := strings.Cut(strings.TrimSpace(parts[1]), " to ")
+		if !several {
+			last = first
+		}
+		from, to := slices.Index(redisson.Releases, first), slices.Index(redisson.Releases, last)
+		for i := from; i >= 0 && i <= to; i++ {
+			cells[redisson.Releases[i]] = parts[2]
+		}
 	}
-	return text.String() + "\n"
+	return cells
+}
+
+// cellsOf returns the cells of a release.
+func cellsOf(version string, results map[string]string) string {
+	text := fmt.Sprintf(" `%s` |", formatNames[format(version)])
+	for _, c := range checks {
+		text += fmt.Sprintf(" %s |", results[c.name])
+	}
+	return text
 }
 
 var formatNames = map[rratelimiter.RecordFormat]string{
@@ -194,68 +230,58 @@ func format(version string) rratelimiter.RecordFormat {
 }
 
 const (
-	page       = "README.md"
-	tableBegin = "<!-- matrix: written by make matrix-all -->\n"
-	tableEnd   = "<!-- /matrix -->"
+	numbersPage = "numbers.md"
+	tableBegin  = "<!-- matrix: written by make matrix-all -->\n"
+	tableEnd    = "<!-- /matrix -->"
 )
 
-// compareTable compares the rows of some versions with the page, which has a row for every release,
+// compareTable compares the cells of some releases with the page, which has those of every release,
 // and with the update flag writes them there.
-func compareTable(t *testing.T, versions, rows []string) {
+func compareTable(t *testing.T, cells map[string]string) {
 	t.Helper()
-	content, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, found := strings.Cut(string(content), tableBegin)
-	old, tail, ends := strings.Cut(rest, tableEnd)
-	if !found || !ends {
-		t.Fatalf("%s has no place for the table", page)
-	}
-	old = strings.TrimSpace(old) + "\n"
-	kept := map[string]string{}
-	for line := range strings.Lines(old) {
-		if cells := strings.Split(line, "|"); len(cells) > 1 {
-			kept[strings.TrimSpace(cells[1])] = line
-		}
-	}
-	text := tableHead()
-	for _, version := range redisson.Releases {
-		if i := slices.Index(versions, version); i >= 0 {
-			text += rows[i]
-		} else {
-			text += kept[version]
-		}
-	}
-	if old == text {
+	head, table, tail := tableOnThePage(t)
+	known := cellsIn(table)
+	maps.Copy(known, cells)
+	text := tableOf(known)
+	if strings.TrimSpace(table) == strings.TrimSpace(text) {
 		return
 	}
 	if !*update {
-		t.Errorf("the table in %s does not say what is above; make matrix-all writes it", page)
+		t.Errorf("the table in %s does not say what is above; make matrix-all writes it", numbersPage)
 		return
 	}
-	if err := os.WriteFile(page, []byte(head+tableBegin+"\n"+text+"\n"+tableEnd+tail), 0o644); err != nil {
+	if err := os.WriteFile(numbersPage, []byte(head+"\n"+text+"\n"+tail), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestTheTableHasEveryRelease checks that the table has all releases; most runs compare only some
-// rows.
-func TestTheTableHasEveryRelease(t *testing.T) {
-	content, err := os.ReadFile(page)
+// tableOnThePage returns the table of releases, and what stands before and after it.
+func tableOnThePage(t *testing.T) (head, table, tail string) {
+	t.Helper()
+	content, err := os.ReadFile(numbersPage)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(content), tableBegin)
-	table, _, _ := strings.Cut(rest, tableEnd)
-	var versions []string
-	for line := range strings.Lines(table) {
-		if cells := strings.Split(line, "|"); len(cells) > 1 && cells[1][1] >= '0' && cells[1][1] <= '9' {
-			versions = append(versions, strings.TrimSpace(cells[1]))
+	head, rest, found := strings.Cut(string(content), tableBegin)
+	table, tail, ends := strings.Cut(rest, tableEnd)
+	if !found || !ends {
+		t.Fatalf("%s has no place for the table", numbersPage)
+	}
+	return head + tableBegin, table, tableEnd + tail
+}
+
+// TestTheTableHasEveryRelease checks that the table has all releases; most runs compare only some
+// of them.
+func TestTheTableHasEveryRelease(t *testing.T) {
+	_, table, _ := tableOnThePage(t)
+	known := cellsIn(table)
+	for _, version := range redisson.Releases {
+		if known[version] == "" {
+			t.Errorf("%s has no row for %s", numbersPage, version)
 		}
 	}
-	if !slices.Equal(versions, redisson.Releases) {
-		t.Errorf("%s has the rows %q, and the releases are %q", page, versions, redisson.Releases)
+	if strings.TrimSpace(table) != strings.TrimSpace(tableOf(known)) {
+		t.Errorf("the rows in %s are not those that make matrix-all writes", numbersPage)
 	}
 	for _, version := range redisson.Versions {
 		if !slices.Contains(redisson.Releases, version) {

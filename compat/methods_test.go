@@ -18,11 +18,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/compat/redisson"
 )
 
-// methods_test.go compares the table of methods in README.md with both sides: its methods are those
+// methods_test.go compares the table in methods.md with both sides: its methods are those
 // of each release of Redisson, and the Go calls that it names exist.
 
 const (
-	methodsBegin = "<!-- methods: checked by make test -->"
+	methodsPage  = "methods.md"
+	methodsBegin = "<!-- methods: checked by make proof -->"
 	methodsEnd   = "<!-- /methods -->"
 )
 
@@ -41,14 +42,14 @@ var code = regexp.MustCompile("`([^`]+)`")
 // listedMethods parses the table: signatures, first release, Go calls, and text.
 func listedMethods(t *testing.T) methods {
 	t.Helper()
-	content, err := os.ReadFile(page)
+	content, err := os.ReadFile(methodsPage)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, rest, found := strings.Cut(string(content), methodsBegin)
 	table, _, ends := strings.Cut(rest, methodsEnd)
 	if !found || !ends {
-		t.Fatalf("%s has no table of methods", page)
+		t.Fatalf("%s has no table of methods", methodsPage)
 	}
 	listed := methods{}
 	for line := range strings.Lines(table) {
@@ -88,7 +89,7 @@ func (m methods) compare(t *testing.T, java *redisson.Process) {
 	for _, signature := range offered {
 		name, _, usual := strings.Cut(signature, "(")
 		if name = strings.TrimSuffix(name, "Async"); !names[name] {
-			t.Errorf("%s has no row in %s", signature, page)
+			t.Errorf("%s has no row in %s", signature, methodsPage)
 		} else if listed, found := m[signature]; usual && (!found || before(java.Version(), listed.since)) {
 			t.Errorf("%s is in %s, by the table since %q", signature, java.Version(), listed.since)
 		}

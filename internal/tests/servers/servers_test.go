@@ -19,7 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
-// servers_test.go tests that the servers and protocols in compat/README.md are tested, and that
+// servers_test.go tests that the servers and protocols in compat/numbers.md are tested, and that
 // every call of a limiter works on each server with each protocol.
 
 func speaking(protocol int) func(*redis.Options) {
@@ -33,11 +33,11 @@ func TestServersThatAreClaimedAreTested(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it is about real servers, which -short leaves out")
 	}
-	page, err := os.ReadFile("../../../compat/README.md")
+	page, err := os.ReadFile("../../../compat/numbers.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(page), "<!-- servers: checked by make test -->")
+	_, rest, _ := strings.Cut(string(page), "<!-- servers: checked by make proof -->")
 	table, _, found := strings.Cut(rest, "<!-- /servers -->")
 	if !found {
 		t.Fatal("there is no table of servers")
