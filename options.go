@@ -51,22 +51,17 @@ func WithClock(now func() time.Time) Option {
 	}}
 }
 
-// WithCallTimeout bounds the duration of one call to Redis, including retries. The default is 1 s.
+// WithCallTimeout bounds one call to Redis, retries included. It must be positive; the default is 1
+// s. A call that fails because of the network, or because the server cannot serve it yet (LOADING,
+// READONLY, ...), is retried until d is over, if the retry cannot take permits twice. Otherwise the
+// error is [ErrOutcomeUnknown].
 //
-// A call that fails because of the network, or because the server cannot serve the call yet
-// (LOADING, READONLY, ...), is retried until d is over: first after some milliseconds, later after
-// up to 250 ms. A call that Redis may have executed is retried only if the retry finds what the
-// first attempt did, or if a second execution does no harm. Otherwise (for example Release, Delete,
-// Rename and TrySetRate) the error is ErrOutcomeUnknown. With WithFallback, a call that Redis did
-// not execute is not retried: the process decides at once. To survive a failover without an error,
-// set d to more than the failover takes, and the ReadTimeout of the redis client to at least d.
-// With a shorter ReadTimeout, a retry can be answered while the first attempt is still on its way,
-// and Redis then executes both. Some calls then take their permits twice: see docs/faults.md, "What
-// can't be survived".
+// A longer d survives a failover without an error, and blocks callers longer while Redis is away.
+// Set the ReadTimeout of the redis client to at least d: with a shorter one a retry can be answered
+// while the first attempt is still on its way, and some calls then take their permits twice.
 //
-// If a call times out, and the node has answered no call that began after it, the requests queued
-// behind this call fail with the same timeout. Nothing was sent for these requests, so their error
-// is never ErrOutcomeUnknown.
+// With [WithFallback], a call that Redis did not execute is not retried: the process decides at
+// once. See docs/options.md#withcalltimeout.
 func WithCallTimeout(d time.Duration) Option {
 	return Option{func(c *dispatch.Config) error {
 		if d <= 0 {
@@ -198,26 +193,17 @@ func WithRecordPerRequest() LimiterOption {
 	}}
 }
 
-// WithGranularity bounds the memory of a limiter with many grants. All permits granted to this
-// client within a period of length d are stored as one record with the time of the end of the
-// period. The limiter then has at most interval/d + 2 records for this client, and a few more after
-// stalled or retried calls. Permits return up to d late, never early. If a call of the period is
-// retried after a lost reply, all permits of the period count from the time of the retry. Clients
-// with and without this option, and Redisson, can share a limiter.
+// WithGranularity bounds the memory of a limiter with many grants: all permits that this client is
+// granted within a period of length d are stored as one record, with the time of the end of the
+// period. The limiter then has about interval/d + 2 records of this client. d is positive, whole
+// milliseconds, and at most a tenth of the interval.
 //
-// After a lost reply, ErrOutcomeUnknown is more frequent than without the option: a retry cannot
-// find the permits of the earlier attempt if another call, mostly a later one, was stored in the
-// same record. Records are four bytes longer.
+// Permits return up to d late, never early. After a lost reply, [ErrOutcomeUnknown] is more
+// frequent: a retry cannot find the permits of the earlier attempt if another call was stored in
+// the same record.
 //
-// d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of
-// the rate that WithRate or WithEnforcedRate sets. The option cannot be combined with
-// WithRecordPerRequest or WithLease. Otherwise the error is ErrInvalidOption.
-//
-// If the interval in force is shorter than 10 d, a tenth of that interval is used instead of d. If
-// d, or the tenth of the interval that replaces it, is less than 2 ms, each call has its own
-// record. With WithServerTime, the server's clock defines the periods. With the format Redisson313
-// the option has no effect, because the ids are too short for a client to recognize its own
-// records.
+// It cannot be combined with [WithRecordPerRequest] or [WithLease] ([ErrInvalidOption]), and has no
+// effect with the format Redisson313. See docs/options.md#withgranularity.
 func WithGranularity(d time.Duration) LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {
@@ -228,41 +214,18 @@ func WithGranularity(d time.Duration) LimiterOption {
 	}}
 }
 
-// WithLease lets this process take permits ahead of demand, and grant them without a call to Redis.
-// Such permits are a lease. Leases end at times that are multiples of d since 1970. A lease lasts
-// for at least d/4 and less than 1.25 d. (If the interval in force is shorter than 10 d, a tenth of
-// it replaces d.) The client takes the next lease before the current one ends, at most d/4 earlier,
-// so that callers do not wait for it. The limit stays exact: the permits of a lease are stored in a
-// record with the time of the end of the lease. So leases do not weaken the limit, also if other
-// leases, other clients and Redisson use the limiter.
+// WithLease lets this process take permits ahead of demand and grant them without a call to Redis,
+// for up to 1.25 d. The limit stays exact, also beside other leases, other clients and Redisson. d
+// is positive, whole milliseconds, and at most a tenth of the interval.
 //
-// The option has a price. The permits of a call that takes a lease return late, by up to the length
-// of the lease. So up to 1.25 d/(interval + 1.25 d) of the rate can be lost. The permits that one
-// process holds are missing in other processes until the lease ends. If the process dies, they are
-// missing until one interval after the end of the lease.
+// Permits of a call that takes a lease return late, by up to 1.25 d, and the permits that one
+// process holds are missing in others until the lease ends. A change of the limiter by another
+// client is noticed when the lease ends; one by this client ends its leases at once. While Redis is
+// away, a lease grants until it ends.
 //
-// So a process takes ahead about as many permits as it will need until the lease ends, by its
-// recent use, and at most a quarter of the free permits. It takes nothing ahead
-//   - while a caller waits, while a call is stalled, and for the time d after a refusal;
-//   - if a tenth of the rate or little more is free: it never takes the last tenth;
-//   - while this client changes the limiter, or if the limiter expires before the lease would end;
-//   - if a check for this limiter has found that Redisson has used the server, with this limiter or
-//     any other, at any time since the server started. A check counts only for the limiter for
-//     which it was made, and is made only while callers wait for that limiter. The result holds
-//     until the next check, or until the limiter has been idle for a while.
-//
-// In these cases calls go to Redis, and grant permits as without the option. Unused permits are
-// given back when the lease ends, unless they are too few to justify a call.
-//
-// A change by this client (SetRate, Release, Delete, ...) ends its leases of the limiter at once. A
-// change by another client is noticed when the lease ends. While Redis cannot be reached, a lease
-// grants its permits until it ends. A client holds leases of at most 65,536 limiters at a time.
-//
-// d must be a positive number of whole milliseconds. It must be at most a tenth of the interval of
-// the rate that WithRate or WithEnforcedRate sets. The option cannot be combined with
-// WithGranularity, WithRecordPerRequest or the format Redisson313. Otherwise the error is
-// ErrInvalidOption. If d, or the tenth of the interval that replaces it, is less than 2 ms, nothing
-// is taken ahead.
+// Near the full rate, while a caller waits, and beside Redisson, little or nothing is taken ahead.
+// It cannot be combined with [WithGranularity], [WithRecordPerRequest] or the format Redisson313
+// ([ErrInvalidOption]). See docs/guide/serve-from-memory.md.
 func WithLease(d time.Duration) LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {
@@ -341,62 +304,18 @@ func WithInstalments() LimiterOption {
 	}}
 }
 
-// WithFallback lets this process decide by itself in the cases of [ErrUnavailable]: Redis cannot be
-// reached, no connection or no reply came in time, the server replied with LOADING, BUSY, READONLY,
-// MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max number of clients reached", or nodes of a cluster
-// disagree about a slot. All other errors are returned as without the option.
+// WithFallback lets this process decide by itself in the cases of [ErrUnavailable]. It then grants
+// at most the fraction of the last known rate in any interval: with 0 nothing, with 1 the whole
+// rate, and with 1/n in each of n processes the rate together. These grants are in addition to
+// those of Redis. The fraction is 0 to 1, else [ErrInvalidOption].
 //
-// In these cases the process grants the fraction of the last known rate. The fraction must be from
-// 0 to 1; otherwise the error is ErrInvalidOption. With 0 the process grants nothing; waiting
-// callers wait until Redis is back, or until their timeout or context ends. With 1 each process
-// grants the whole rate. With 1/n, n processes together grant at most the rate. If the fraction of
-// the rate is less than one permit, the process grants one permit in a proportionally longer
-// interval.
+// The last known rate is that of the latest reply of Redis to a limiter of this Client with the
+// name and this option, else that of [WithRate] or [WithEnforcedRate]. If neither is known, the
+// method returns the error. Result.Limit is the limit of this process, and CallInfo.Fallback is
+// true. All acquiring methods are decided; other methods, also Release, still call Redis.
 //
-// The process decides requests of all acquiring methods. Result.Limit is then the limit of this
-// process, and CallInfo.Fallback is true. Waiting callers keep their order, with two exceptions. A
-// request for more permits than the limit of this process, but not more than the rate, is refused
-// or waits until Redis is back, and does not delay later requests. Callers of AcquireAll are in
-// order only with others that wait for the same limiters, listed in the same order. If several
-// limiters are asked in one step, the process decides only if each of them has the option.
-//
-// All other methods, including Release, still call Redis. The permits that the process grants are
-// not stored in Redis, so Release cannot give them back, but Grant.Return can, without a call.
-//
-// In any interval the process grants at most the fraction of the rate by itself, even across
-// several outages. These grants are in addition to the grants of Redis. Permits granted within a
-// tenth of the interval return together, one interval after the last of them. The last known rate
-// is the rate in the latest reply of Redis to a limiter of this Client that has the name and this
-// option. Without such a reply it is the rate of WithRate or WithEnforcedRate. If neither is known,
-// the method returns the error. With this option, a call that Redis did not execute is never
-// retried. A client stores the last known rates and its own grants of at most 65,536 limiters, a
-// grant for up to 1.1 intervals. If so many limiters have such grants, the calls of further
-// limiters return the error, as if no rate were known.
-//
-// A node counts as away once a call fails because the node cannot be reached, or replies with one
-// of the errors above, except those that concern one slot: TRYAGAIN, "CLUSTERDOWN Hash slot not
-// served", and MOVED or ASK of nodes that disagree. If the node refuses connections, such a call
-// fails late, because go-redis dials several times (by default five times in 400 ms). So when a
-// call takes longer than 20 ms and much longer than usual, and no call in flight has a connection,
-// the client dials once itself, through the same hooks, at most once per second. If the node
-// refuses this connection (ECONNREFUSED), and a probe gets no connection within 10 ms, the node
-// counts as away.
-//
-// A node also counts as away if it has answered nothing for 500 ms (or for WithCallTimeout, if that
-// is shorter) while a call was in flight. After half of that time a probe is sent, so an answer to
-// the probe also shows that the node is not away. Calls of all methods count for this, also those
-// whose callers' contexts have ended. When the node counts as away, the process decides the calls
-// in flight and all later calls at once. While requests or calls of Health come, background calls
-// probe the node: first after 100 ms, then less often, down to once per second. If none comes for 1
-// to 2 s, the process forgets that the node was away: the next call asks it again.
-//
-// The state of a node applies to all limiters on the node, and the state of a shard to all limiters
-// on that shard of a Ring. With an AutoPipeliner over several nodes, the node of a limiter is not
-// known, so each limiter has a state of its own. A Ring removes a shard that does not answer: by
-// default 2 s after the shard died, or 15 s after it began to hang. Until the shard is back, its
-// limiters are on another shard, where they have no grants, and no rate without WithRate. If
-// RingOptions.HeartbeatFn always returns true, the limiters stay on their shard, and the process
-// decides.
+// If several limiters are asked in one step, each needs the option. See
+// docs/options.md#withfallback.
 func WithFallback(fraction float64) LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		if !(fraction >= 0 && fraction <= 1) {
