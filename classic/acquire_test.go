@@ -388,6 +388,104 @@ func TestAHungServerBlocksNoLongerThanTheContext(t *testing.T) {
 	}
 }
 
+// A call to a server that hangs ends after the call timeout, where neither the context nor the
+// client library has an end.
+func TestAHungServerBlocksNoLongerThanTheCallTimeout(t *testing.T) {
+	if classic.DefaultCallTimeout != time.Second {
+		t.Errorf("the default is %v", classic.DefaultCallTimeout)
+	}
+	for _, c := range []struct {
+		opts []classic.Option
+		want time.Duration
+	}{{nil, time.Minute}, {[]classic.Option{classic.WithCallTimeout(7 * time.Second)}, 7 * time.Second}} {
+		for _, subject := range subjects() {
+			t.Run(fmt.Sprint(subject.name, " ", c.want), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					rdb, hang, release := hangingInBubble(t)
+					defer release()
+					l := subject.make(rdb, "{key}", c.opts...)
+					if _, err := l.Allow(t.Context(), 1); err != nil {
+						t.Fatal(err)
+					}
+					hang()
+					for what, ask := range map[string]func() error{
+						"Allow":   func() error { _, err := l.Allow(context.Background(), 1); return err },
+						"Peek":    func() error { _, err := l.Peek(context.Background(), 1); return err },
+						"Acquire": func() error { return l.Acquire(t.Context(), 1) },
+					} {
+						began := time.Now()
+						err := ask()
+						if took := time.Since(began); !errors.Is(err, rratelimiter.ErrUnavailable) || took != c.want {
+							t.Errorf("%s: %v after %v", what, err, took)
+						}
+						if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+							t.Errorf("%s: %v is an error of a context", what, err)
+						}
+					}
+				})
+			})
+		}
+	}
+	rdb := redistest.Embedded(t).Client()
+	l := classic.NewGCRA(rdb, "key", rratelimiter.PerSecond(1), 1, classic.WithCallTimeout(0))
+	if _, err := l.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrInvalidOption) {
+		t.Error(err)
+	}
+}
+
+// A quota's other methods end, too, and do nothing once their context has ended.
+func TestAQuotaOfAHungServerEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rdb, hang, release := hangingInBubble(t)
+		defer release()
+		q := classic.NewQuota(rdb, "user", 10, classic.Days{}, classic.WithCallTimeout(time.Second))
+		if _, err := q.Allow(t.Context(), 5); err != nil {
+			t.Fatal(err)
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := q.Return(ended, 1); !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+		if _, err := q.Reset(ended); !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+		if r, err := q.Peek(t.Context(), 1); err != nil || r.Remaining != 5 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		hang()
+		began := time.Now()
+		if _, err := q.Return(context.Background(), 1); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) ||
+			!errors.Is(err, rratelimiter.ErrUnavailable) {
+			t.Error(err)
+		}
+		// This one has a new connection, whose first command is not answered: nothing was sent.
+		if _, err := q.Reset(context.Background()); !errors.Is(err, rratelimiter.ErrUnavailable) ||
+			errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("they took %v", took)
+		}
+	})
+}
+
+// hangingInBubble is hanging in a bubble, where its connections are in memory.
+func hangingInBubble(t *testing.T) (rdb *redis.Client, hang, release func()) {
+	var hangs atomic.Bool
+	goesOn := make(chan struct{})
+	o := *limittest.NewRealTime(t).Redis().Options()
+	dial := o.Dialer
+	o.ReadTimeout = -1
+	o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		return &mute{conn, &hangs, goesOn}, err
+	}
+	rdb = redis.NewClient(&o)
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb, func() { hangs.Store(true) }, sync.OnceFunc(func() { close(goesOn) })
+}
+
 // A call that waits for a connection when its context ends is not sent later.
 func TestACallThatIsNotSentInTimeIsNeverSent(t *testing.T) {
 	rdb, hang, release := hanging(t)

@@ -3,6 +3,7 @@ package classic_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strconv"
 	"testing"
@@ -256,6 +257,91 @@ func TestSpringBucketGoesByTheServersClock(t *testing.T) {
 		stored, err := strconv.ParseInt(b.do("get", "request_rate_limiter.{id}.timestamp").(string), 10, 64)
 		if err != nil || stored < before || stored > after {
 			b.Errorf("%d is not from %d to %d (%v)", stored, before, after, err)
+		}
+	})
+}
+
+// A million requests a day, as the gateway's documentation sets up a rate below one request a second:
+// a day's seconds are the tokens of one request.
+func TestSpringBucketLimitsByTheDay(t *testing.T) {
+	onServers(t, func(b *bench) {
+		const day, million = 86_400, 1_000_000
+		l := classic.NewSpringBucket(
+			b.rdb, "id", classic.Spring{ReplenishRate: million, BurstCapacity: million * day}, b.clock(),
+		)
+		equal(b, "remaining", b.granted(l, day).Remaining, day*(million-1))
+		b.granted(l, day*(million-1))
+		equal(b, "retry after", b.refused(l, day).RetryAfter, time.Second)
+		b.pass(time.Second)
+		equal(b, "granted", b.takesOf(l, 20, day), 11) // 1,000,000 / 86,400
+		b.lives("request_rate_limiter.{id}.tokens", 2*day*time.Second)
+	})
+}
+
+// The largest capacity is that of the gateway, 2^53 - 1, and each token counts.
+func TestSpringBucketCountsEachTokenOfTheLargestCapacity(t *testing.T) {
+	const most = 1<<53 - 1
+	onServers(t, func(b *bench) {
+		l := classic.NewSpringBucket(b.rdb, "slow", classic.Spring{ReplenishRate: 1, BurstCapacity: most}, b.clock())
+		equal(b, "remaining", b.granted(l, most-2).Remaining, 2)
+		equal(b, "remaining", b.granted(l, 1).Remaining, 1)
+		b.pass(time.Second)
+		equal(b, "remaining", b.granted(l, 1).Remaining, 1)
+		r := b.refused(l, most)
+		equal(b, "retry after", r.RetryAfter, 9_000_000_000*time.Second) // the longest time that is told
+		equal(b, "reset after", r.ResetAfter, 9_000_000_000*time.Second)
+		fast := classic.NewSpringBucket(b.rdb, "fast", classic.Spring{ReplenishRate: most, BurstCapacity: most}, b.clock())
+		b.granted(fast, most)
+		b.refused(fast, 1)
+		b.pass(time.Second)
+		equal(b, "remaining", b.granted(fast, 1).Remaining, most-1)
+	})
+}
+
+// A header field names the gateway's bucket: each of its bytes is one character, which Redis gets as
+// UTF-8.
+func TestSpringHeaderIsReadAsTheGatewayReadsIt(t *testing.T) {
+	onServers(t, func(b *bench) {
+		for value, want := range map[string]string{
+			"":                               "",
+			"alice":                          "alice",
+			"ü":                              "\xc3\x83\xc2\xbc", // Ã¼
+			"\xfc":                           "ü",
+			"\x00\x7f\x80\xff":               "\x00\x7f\xc2\x80\xc3\xbf",
+			"\xe6\x97\xa5":                   "\xc3\xa6\xc2\x97\xc2\xa5",
+			classic.SpringHeader("\xc3\xbc"): "\xc3\x83\xc2\x83\xc3\x82\xc2\xbc", // twice is once too often
+		} {
+			equal(b, fmt.Sprintf("%q", value), classic.SpringHeader(value), want)
+		}
+		id := "orders." + classic.SpringHeader("ü")
+		b.granted(classic.NewSpringBucket(b.rdb, id, classic.Spring{ReplenishRate: 1, BurstCapacity: 9}, b.clock()), 2)
+		b.holds("7", "get", "request_rate_limiter.{orders.\xc3\x83\xc2\xbc}.tokens")
+	})
+}
+
+// With a rate below one token a second, a request is served after the time that it was told.
+func TestSpringBucketAddsPartsOfTokens(t *testing.T) {
+	onServers(t, func(b *bench) {
+		for _, rate := range []float64{0.5, 0.1, 0.3, 0.7, 1.0 / 3, 1e-4, 2.9} {
+			l := classic.NewSpringBucket(
+				b.rdb, fmt.Sprint(rate), classic.Spring{ReplenishRate: rate, BurstCapacity: 3}, b.clock(),
+			)
+			b.granted(l, 3)
+			for n := range int64(3) {
+				r := b.refused(l, n+1)
+				want := time.Duration(math.Ceil(float64(n+1)/rate-1e-9)) * time.Second
+				equal(b, fmt.Sprint("retry after at ", rate), r.RetryAfter, want)
+				if n == 0 {
+					equal(b, fmt.Sprint("next after at ", rate), r.NextAfter, want)
+				}
+				b.pass(r.RetryAfter - time.Second)
+				if r, err := l.Peek(b.Context(), n+1); err != nil || r.Allowed {
+					b.Errorf("a second before: %+v, %v", r, err)
+				}
+				b.pass(time.Second)
+				b.granted(l, n+1)
+				b.do("set", "request_rate_limiter.{"+fmt.Sprint(rate)+"}.tokens", 0)
+			}
 		}
 	})
 }

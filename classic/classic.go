@@ -39,8 +39,9 @@ import (
 type Limiter struct {
 	servers *script.Topology
 	name    string
-	limit   int64 // returned as Result.Limit
-	most    int64 // most permits that one request can get
+	timeout time.Duration // of a call to Redis
+	limit   int64         // returned as Result.Limit
+	most    int64         // most permits that one request can get
 	clock   func() time.Time
 	err     error // invalid parameters, returned by every method
 	turn    chan struct{}
@@ -52,8 +53,10 @@ func (l *Limiter) Name() string { return l.name }
 
 // Allow tries once to take n permits. If it refuses, it has taken none, and Result.RetryAfter is
 // the time until a retry. If ctx ends while a call that takes permits is in flight, the error is
-// ErrOutcomeUnknown together with ctx.Err(), and the call continues in the background. A call that
-// was not sent before ctx ended is never sent.
+// ErrOutcomeUnknown together with ctx.Err(), and the call continues in the background. If the call
+// timeout is over (WithCallTimeout), or Redis cannot be reached, it is ErrUnavailable, together
+// with ErrOutcomeUnknown if Redis may have executed the call. A call that was not sent before that
+// is never sent.
 func (l *Limiter) Allow(ctx context.Context, n int64) (rratelimiter.Result, error) {
 	r, err := l.ask(ctx, n, false)
 	return r, l.wrap("allow", err)
@@ -69,7 +72,8 @@ func (l *Limiter) Peek(ctx context.Context, n int64) (rratelimiter.Result, error
 
 // Acquire takes n permits and waits for them until ctx ends. Callers of one Limiter value are
 // served in the order of their calls; callers of Allow, and of other values and processes, may
-// overtake them. As in Allow, it does not wait for a call that is in flight when ctx ends.
+// overtake them. As in Allow, it does not wait for a call that is in flight when ctx ends or the
+// call timeout is over.
 func (l *Limiter) Acquire(ctx context.Context, n int64) error {
 	return l.wrap("acquire from", l.acquire(ctx, n))
 }
@@ -153,7 +157,8 @@ func (l *Limiter) wrap(operation string, err error) error {
 type Option func(*settings) error
 
 type settings struct {
-	clock func() time.Time // nil: the default of the algorithm
+	clock   func() time.Time // nil: the default of the algorithm
+	timeout time.Duration
 }
 
 // WithClock sets the clock of an algorithm, for tests. The default is time.Now, and the server's
@@ -168,6 +173,22 @@ func WithClock(now func() time.Time) Option {
 		return nil
 	}
 }
+
+// WithCallTimeout bounds the duration of one call to Redis, as rratelimiter.WithCallTimeout does. The
+// default is 1 s. A call that takes permits is sent once, so a longer timeout repeats nothing. A
+// Smooth makes no call.
+func WithCallTimeout(d time.Duration) Option {
+	return func(s *settings) error {
+		if d <= 0 {
+			return invalidOption("the call timeout %v is not positive", d)
+		}
+		s.timeout = d
+		return nil
+	}
+}
+
+// callTimeout is the default of WithCallTimeout.
+var callTimeout = time.Second
 
 // newLimiter returns a limiter without an algorithm. Its error is the first of faults and of the
 // invalid parameters.
@@ -186,7 +207,7 @@ func newLimiter(rdb rratelimiter.Redis, name string, limit, most int64, opts []O
 }
 
 func (l *Limiter) apply(opts []Option) {
-	s := settings{clock: l.clock}
+	s := settings{clock: l.clock, timeout: callTimeout}
 	for _, opt := range opts {
 		err := invalidOption("an option is nil")
 		if opt != nil {
@@ -196,7 +217,7 @@ func (l *Limiter) apply(opts []Option) {
 			l.err = err
 		}
 	}
-	l.clock = s.clock
+	l.clock, l.timeout = s.clock, s.timeout
 }
 
 // now returns the time in ms since the epoch.
@@ -223,12 +244,19 @@ func checkRate(r rratelimiter.Rate) error {
 	case r.Interval < time.Millisecond || r.Interval%time.Millisecond != 0:
 		return invalidRate("interval %v is not a positive number of whole milliseconds", r.Interval)
 	}
-	return checkCount("permits", r.Permits)
+	return checkCount("permits", r.Permits, mostPermits)
 }
 
-func checkCount(what string, n int64) error {
-	if n < 1 || n > math.MaxUint32 {
-		return invalidRate("%d %s, not 1 to %d", n, what, uint32(math.MaxUint32))
+const (
+	mostPermits = math.MaxUint32 // of a rate, as in a record of an rratelimiter.Limiter
+	// Lua's numbers are doubles, which hold each whole number up to this one. A sum of two such
+	// numbers that is larger is also larger in Lua.
+	mostExact = 1<<53 - 1
+)
+
+func checkCount(what string, n, most int64) error {
+	if n < 1 || n > most {
+		return invalidRate("%d %s, not 1 to %d", n, what, most)
 	}
 	return nil
 }

@@ -84,5 +84,5 @@ func (p Gateway) check() error {
 	case p.Interval < p.Every || p.Interval%ms != 0:
 		return invalidRate("interval %v must be whole milliseconds and at least %v", p.Interval, p.Every)
 	}
-	return checkCount("permits of capacity", p.Capacity)
+	return checkCount("permits of capacity", p.Capacity, mostPermits)
 }

@@ -37,12 +37,13 @@ var gcraScript = load("gcra")
 // interval. It calculates with doubles, as redis_rate does, so the last permit of a burst may come
 // a microsecond late.
 func NewGCRA(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, burst int64, opts ...Option) *Limiter {
-	l := newLimiter(rdb, key, burst, burst, opts, checkRate(rate), checkCount("permits of burst", burst))
+	l := newLimiter(rdb, key, burst, burst, opts, checkRate(rate), checkCount("permits of burst", burst, mostPermits))
 	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
-		cmd, err := ask(ctx, gcraScript, peek, func(a *script.Attempts, s *script.Script) (*redis.Cmd, error) {
-			return l.servers.TryAny(ctx, a, s, []string{"rate:" + key},
-				burst, rate.Permits, rate.Interval.Seconds(), n, l.serverNow())
-		})
+		cmd, err := ask(ctx, l, gcraScript, peek,
+			func(ctx context.Context, a *script.Attempts, s *script.Script) (*redis.Cmd, error) {
+				return l.servers.TryAny(ctx, a, s, []string{"rate:" + key},
+					burst, rate.Permits, rate.Interval.Seconds(), n, l.serverNow())
+			})
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}

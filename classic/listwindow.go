@@ -101,7 +101,7 @@ func (w listWindow) take(ctx context.Context, n int64, peek bool) (rratelimiter.
 func (w listWindow) look(ctx context.Context, peek bool) (count, life int64, err error) {
 	pipe := w.servers.Redis().Pipeline()
 	length, left := pipe.LLen(ctx, w.name), pipe.Do(ctx, "pttl", w.name)
-	if _, err := within(ctx, func() ([]redis.Cmder, error) { return pipe.Exec(ctx) }); err != nil {
+	if _, err := within(ctx, w.Limiter, pipe.Exec); err != nil {
 		return 0, 0, err
 	}
 	if life, err = left.Int64(); err != nil {
@@ -115,9 +115,10 @@ func (w listWindow) look(ctx context.Context, peek bool) (count, life int64, err
 	return length.Val(), max(0, life), err
 }
 
-// process runs a command that may be executed more than once, and in the background after ctx ends.
+// process runs a command that may be executed more than once, and in the background when its time is
+// over.
 func (w listWindow) process(ctx context.Context, cmd redis.Cmder) error {
-	_, err := within(ctx, func() (any, error) { return nil, w.servers.Process(ctx, cmd) })
+	_, err := within(ctx, w.Limiter, func(ctx context.Context) (any, error) { return nil, w.servers.Process(ctx, cmd) })
 	return err
 }
 
@@ -126,7 +127,8 @@ func (w listWindow) beside(token string) string { return keys.Tagged(w.name) + "
 
 // open makes the list, with its TTL, and returns false if it exists already.
 func (w listWindow) open(ctx context.Context, token string, n int64) (bool, error) {
-	return once(ctx, script.NewAttempts(token), func(a *script.Attempts) (bool, error) {
+	a := script.NewAttempts(token)
+	return once(ctx, w.Limiter, a, func(ctx context.Context) (bool, error) {
 		beside, pipe := w.beside(token), w.tx.TxPipeline()
 		_ = pipe.Process(ctx, adding(ctx, "rpush", beside, a, n))
 		pipe.PExpire(ctx, beside, w.rate.Interval)
@@ -140,7 +142,8 @@ func (w listWindow) open(ctx context.Context, token string, n int64) (bool, erro
 
 // push adds to the list and returns its length, 0 if there is no list.
 func (w listWindow) push(ctx context.Context, token string, n int64) (int64, error) {
-	return once(ctx, script.NewAttempts(token), func(a *script.Attempts) (int64, error) {
+	a := script.NewAttempts(token)
+	return once(ctx, w.Limiter, a, func(ctx context.Context) (int64, error) {
 		cmd := adding(ctx, "rpushx", w.name, a, n)
 		err := w.servers.Process(ctx, cmd)
 		a.End(err)

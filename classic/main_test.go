@@ -182,10 +182,13 @@ func (b *bench) asked(l asker, n int64, allowed bool) rratelimiter.Result {
 }
 
 // takes returns how many of count requests for one permit are granted.
-func (b *bench) takes(l asker, count int) (granted int) {
+func (b *bench) takes(l asker, count int) (granted int) { b.Helper(); return b.takesOf(l, count, 1) }
+
+// takesOf is takes for requests for n permits.
+func (b *bench) takesOf(l asker, count int, n int64) (granted int) {
 	b.Helper()
 	for range count {
-		r, err := l.Allow(b.Context(), 1)
+		r, err := l.Allow(b.Context(), n)
 		if err != nil {
 			b.Fatal(err)
 		}

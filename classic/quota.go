@@ -37,7 +37,8 @@ type Quota struct {
 	days Days
 }
 
-// NewQuota returns the quota of a user: limit permits a day, or another period (Days.Period).
+// NewQuota returns the quota of a user: limit permits a day, or another period (Days.Period). The
+// limit is at most 9,007,199,254,740,991 (2^53 - 1).
 func NewQuota(rdb rratelimiter.Redis, user string, limit int64, days Days, opts ...Option) *Quota {
 	if days.Layout == "" {
 		days.Layout = time.DateOnly
@@ -45,7 +46,7 @@ func NewQuota(rdb rratelimiter.Redis, user string, limit int64, days Days, opts 
 	if days.Location == nil {
 		days.Location = time.UTC
 	}
-	q := &Quota{newLimiter(rdb, user, limit, limit, opts, cmp.Or(checkCount("permits", limit), days.Period.check())), days}
+	q := &Quota{newLimiter(rdb, user, limit, limit, opts, cmp.Or(checkCount("permits", limit, mostExact), days.Period.check())), days}
 	q.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
 		key, left := q.current()
 		reply, err := q.run(ctx, quotaScript, peek, []string{key}, limit, n, left+grace)

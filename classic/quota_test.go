@@ -251,3 +251,38 @@ func TestQuotaPeriods(t *testing.T) {
 		}
 	}
 }
+
+// The largest limit is the largest whole number up to which Lua counts exactly, 2^53 - 1: each
+// permit counts there, too.
+func TestQuotaCountsEachPermitUpToTheLargestLimit(t *testing.T) {
+	const most = 1<<53 - 1
+	onServers(t, func(b *bench) {
+		q := classic.NewQuota(b.rdb, "user", most, classic.Days{}, b.clock())
+		equal(b, "remaining", b.granted(q, most-3).Remaining, 3)
+		b.refused(q, 4)
+		b.refused(q, most)
+		equal(b, "remaining", b.granted(q, 1).Remaining, 2)
+		equal(b, "remaining", b.granted(q, 1).Remaining, 1)
+		if r, err := q.Peek(b.Context(), 1); err != nil || !r.Allowed || r.Remaining != 1 {
+			b.Errorf("%+v, %v", r, err)
+		}
+		equal(b, "remaining", b.granted(q, 1).Remaining, 0)
+		equal(b, "limit", b.refused(q, 1).Limit, most)
+		b.holds("9007199254740991", "get", q.Key())
+		if count, err := q.Return(b.Context(), 2); err != nil || count != most-2 {
+			b.Error(count, err)
+		}
+		b.holds("9007199254740989", "get", q.Key())
+		b.refused(q, 3)
+		// A process with the limit of an hour ago: it grants nothing beside so high a count.
+		b.refused(classic.NewQuota(b.rdb, "user", 5_000_000_000, classic.Days{}, b.clock()), 1)
+		if count, err := q.Reset(b.Context()); err != nil || count != most-2 {
+			b.Error(count, err)
+		}
+		b.granted(q, most)
+		if _, err := classic.NewQuota(b.rdb, "user", most+1, classic.Days{}).Allow(b.Context(), 1); !errors.Is(
+			err, rratelimiter.ErrInvalidRate) {
+			b.Error(err)
+		}
+	})
+}

@@ -29,58 +29,41 @@ func load(name string) operation {
 
 // run runs a script whose reply has only whole numbers.
 func (l *Limiter) run(ctx context.Context, o operation, peek bool, keys []string, args ...any) ([]int64, error) {
-	return ask(ctx, o, peek, func(a *script.Attempts, s *script.Script) ([]int64, error) {
+	return ask(ctx, l, o, peek, func(ctx context.Context, a *script.Attempts, s *script.Script) ([]int64, error) {
 		return l.servers.Try(ctx, a, s, keys, args...)
 	})
 }
 
 // ask makes a call of an operation: once, as it takes permits, unless it is a peek.
 func ask[T any](
-	ctx context.Context, o operation, peek bool, call func(*script.Attempts, *script.Script) (T, error),
+	ctx context.Context, l *Limiter, o operation, peek bool,
+	call func(context.Context, *script.Attempts, *script.Script) (T, error),
 ) (T, error) {
 	a := new(script.Attempts)
 	if peek {
-		return within(ctx, func() (T, error) { return call(a, o.peek) })
+		return within(ctx, l, func(ctx context.Context) (T, error) { return call(ctx, a, o.peek) })
 	}
-	return once(ctx, a, func(a *script.Attempts) (T, error) { return call(a, o.take) })
+	return once(ctx, l, a, func(ctx context.Context) (T, error) { return call(ctx, a, o.take) })
 }
 
 // once makes a call that takes permits. Its command has a as an argument. If Redis may have
-// executed a call that fails, the error is ErrOutcomeUnknown; a call that is not sent when ctx ends
-// never is.
-func once[T any](ctx context.Context, a *script.Attempts, call func(a *script.Attempts) (T, error)) (T, error) {
-	reply, err := within(ctx, func() (T, error) { return call(a) })
+// executed a call that fails, the error is ErrOutcomeUnknown; a call that is not sent when its time
+// is over never is.
+func once[T any](
+	ctx context.Context, l *Limiter, a *script.Attempts, call func(context.Context) (T, error),
+) (T, error) {
+	reply, err := within(ctx, l, call)
 	return reply, a.Outcome(err)
 }
 
-// within makes a call, and does not wait for its reply once ctx ends: go-redis would, for its read
-// timeout. The call then continues in the background. Unlike script.Await it has no time limit of
-// its own.
-func within[T any](ctx context.Context, call func() (T, error)) (T, error) {
-	if ctx.Done() == nil {
-		return call()
-	}
-	type answer struct {
-		value T
-		err   error
-	}
-	done := make(chan answer, 1)
-	go func() {
-		value, err := call()
-		done <- answer{value, err}
-	}()
-	select {
-	case a := <-done:
-		return a.value, a.err
-	case <-ctx.Done():
-	}
-	select {
-	case a := <-done: // both channels were ready
-		return a.value, a.err
-	default:
+// within makes a call, and does not wait for its reply once ctx ends or the call timeout is over.
+// The call then continues in the background. A call whose ctx has ended before is not made.
+func within[T any](ctx context.Context, l *Limiter, call func(context.Context) (T, error)) (T, error) {
+	if err := ctx.Err(); err != nil {
 		var none T
-		return none, ctx.Err()
+		return none, err
 	}
+	return script.Await(ctx, l.timeout, l.timeout, nil, call)
 }
 
 // pair returns the two keys of a limiter: its name, and the name with a suffix. On a cluster they

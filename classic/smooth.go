@@ -1,6 +1,7 @@
 package classic
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -203,9 +204,9 @@ func (s *Smooth) slow(permits float64) int64 {
 func (s *Smooth) each(above float64) float64 { return s.interval + float64(above*s.slope) }
 
 // Allow takes n permits, however many, if a request can be served now without a wait (Guava:
-// tryAcquire).
-func (s *Smooth) Allow(_ context.Context, n int64) (rratelimiter.Result, error) {
-	if err := s.check(n); err != nil {
+// tryAcquire). If ctx has ended, it takes none and returns ctx.Err().
+func (s *Smooth) Allow(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	if err := cmp.Or(s.check(n), ctx.Err()); err != nil {
 		return rratelimiter.Result{}, smoothError("allow", err)
 	}
 	s.mu.Lock()
@@ -215,8 +216,8 @@ func (s *Smooth) Allow(_ context.Context, n int64) (rratelimiter.Result, error) 
 
 // Peek returns what Allow would return now, and takes no permits. Only Result.Remaining differs: it
 // is the number of permits that are stored now.
-func (s *Smooth) Peek(_ context.Context, n int64) (rratelimiter.Result, error) {
-	if err := s.check(n); err != nil {
+func (s *Smooth) Peek(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	if err := cmp.Or(s.check(n), ctx.Err()); err != nil {
 		return rratelimiter.Result{}, smoothError("peek at", err)
 	}
 	s.mu.Lock()

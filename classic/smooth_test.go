@@ -1,6 +1,7 @@
 package classic_test
 
 import (
+	"context"
 	"errors"
 	"math"
 	"math/rand"
@@ -177,5 +178,29 @@ func TestSmoothWrongParametersAreTold(t *testing.T) {
 	}
 	if _, err := classic.NewSmoothBursty(1).Reserve(0); !errors.Is(err, rratelimiter.ErrInvalidPermits) {
 		t.Error(err)
+	}
+}
+
+// A context that has ended ends every method, and takes nothing.
+func TestSmoothEndsWithItsContext(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	now := epoch
+	for name, s := range map[string]*classic.Smooth{
+		"bursty":     classic.NewSmoothBursty(1, classic.WithClock(func() time.Time { return now })),
+		"warming up": classic.NewSmoothWarmingUp(1, time.Minute, classic.WithClock(func() time.Time { return now })),
+	} {
+		if r, err := s.Allow(ended, 1); !errors.Is(err, context.Canceled) || r != (rratelimiter.Result{}) {
+			t.Errorf("%s: Allow: %+v, %v", name, r, err)
+		}
+		if r, err := s.Peek(ended, 1); !errors.Is(err, context.Canceled) || r != (rratelimiter.Result{}) {
+			t.Errorf("%s: Peek: %+v, %v", name, r, err)
+		}
+		if err := s.Acquire(ended, 1); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: Acquire: %v", name, err)
+		}
+		if r, err := s.Allow(t.Context(), 1); err != nil || !r.Allowed {
+			t.Errorf("%s: the permit is gone: %+v, %v", name, r, err)
+		}
 	}
 }

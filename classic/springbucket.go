@@ -12,8 +12,24 @@ var springBucketScript = load("spring_bucket")
 // Spring has the parameters of a bucket of Spring Cloud Gateway. They have the names of the
 // gateway's configuration.
 type Spring struct {
-	ReplenishRate int64 // tokens that each second adds
-	BurstCapacity int64 // tokens in a full bucket; at least half of ReplenishRate
+	// tokens that each second adds, more than 0; a whole number in the gateway up to 5.0
+	ReplenishRate float64
+	// tokens in a full bucket, from ReplenishRate to 9,007,199,254,740,991 (2^53 - 1)
+	BurstCapacity int64
+}
+
+// SpringHeader returns a value of a header field as Spring Cloud Gateway reads it: each byte is a
+// character of ISO-8859-1. With it, a key from a header field names the gateway's bucket also if it
+// is not ASCII: the field "ü" is sent as the two bytes c3 bc, and the gateway's key is "Ã¼". A
+// query parameter that is percent-encoded does not need it, since the gateway reads it as UTF-8.
+//
+//	classic.NewSpringBucket(rdb, "orders."+classic.SpringHeader(r.Header.Get("X-User")), bucket)
+func SpringHeader(value string) string {
+	characters := make([]rune, len(value))
+	for i := range len(value) {
+		characters[i] = rune(value[i])
+	}
+	return string(characters)
 }
 
 // NewSpringBucket returns a token bucket that Spring Cloud Gateway's RedisRateLimiter shares: it
@@ -22,17 +38,20 @@ type Spring struct {
 //
 // The id is in the names of the keys. In the gateway 4.2.0 and later, it is the id of the route, a
 // dot, and the key of the KeyResolver: "orders.alice". In earlier releases, it is the key alone, so
-// that all routes share a bucket.
+// that all routes share a bucket. A key from a header field may need SpringHeader.
 //
 // Model: a bucket holds BurstCapacity tokens and is full at first. Each second of the clock that
 // begins adds ReplenishRate tokens. A request takes its tokens or is refused.
 //
 // Layout: request_rate_limiter.{ID}.tokens holds the number of tokens left, and
 // request_rate_limiter.{ID}.timestamp the time of the last request, granted or not (s). The TTL of
-// both is 2 x BurstCapacity / ReplenishRate, cut to whole seconds. If this is 0, because
-// BurstCapacity is below half of ReplenishRate, the gateway stores nothing and grants every request
-// that its capacity holds; here it is ErrInvalidRate. A bucket with a missing or invalid key is
-// full, one with a negative number of tokens is empty.
+// both is 2 x BurstCapacity / ReplenishRate, cut to whole seconds, at most 9e9 s. A bucket with a
+// missing or invalid key is full, one with a negative number of tokens is empty.
+//
+// A BurstCapacity below ReplenishRate is ErrInvalidRate, as in the gateway since 3.1.5 and 4.0.1. Beside an
+// earlier gateway that has one, use it as ReplenishRate, too: a second then fills the bucket in
+// both. (If it is below half of ReplenishRate, this gateway stores nothing and grants every request
+// that its capacity holds.)
 //
 // Cost: two keys, each with one number, one call with five commands. It works on a cluster: the
 // braces are a hash tag, which must not be empty. The clock is the server's, unless WithClock sets
@@ -40,7 +59,9 @@ type Spring struct {
 //
 // Weakness: a full bucket can be emptied at once, and the refill continues: in any time at most
 // BurstCapacity, and ReplenishRate for each second that begins in it. If the clock goes back, the
-// next request stores the earlier time, so the seconds until then add tokens a second time.
+// next request stores the earlier time, so the seconds until then add tokens a second time. The
+// parts of tokens are doubles, as in the gateway: if requests come while a token fills up, their sum
+// can miss it by the last digit, and the token comes a second later.
 func NewSpringBucket(rdb rratelimiter.Redis, id string, p Spring, opts ...Option) *Limiter {
 	l := newLimiter(rdb, id, p.BurstCapacity, p.BurstCapacity, opts, p.check())
 	prefix := "request_rate_limiter.{" + id + "}."
@@ -50,29 +71,24 @@ func NewSpringBucket(rdb rratelimiter.Redis, id string, p Spring, opts ...Option
 		if err != nil {
 			return rratelimiter.Result{}, err
 		}
-		tokens, passed := reply[1], time.Duration(reply[2])*time.Microsecond
-		// after returns the time until the bucket holds that many tokens.
-		after := func(wanted int64) time.Duration {
-			seconds := (wanted - tokens + p.ReplenishRate - 1) / p.ReplenishRate
-			return max(0, time.Duration(seconds)*time.Second-passed)
+		// after returns the time until so many seconds of the clock have begun.
+		after := func(seconds int64) time.Duration {
+			return time.Duration(seconds)*time.Second - time.Duration(reply[2])*time.Microsecond
 		}
 		return rratelimiter.Result{
-			Allowed: reply[0] == 1, Remaining: tokens, RetryAfter: after(n), NextAfter: after(tokens + 1),
-			ResetAfter: after(p.BurstCapacity),
+			Allowed: reply[0] == 1, Remaining: reply[1], RetryAfter: after(reply[3]), NextAfter: after(reply[4]),
+			ResetAfter: after(reply[5]),
 		}, nil
 	}
 	return l
 }
 
 func (p Spring) check() error {
-	if err := checkCount("tokens of capacity", p.BurstCapacity); err != nil {
+	if err := checkCount("tokens of capacity", p.BurstCapacity, mostExact); err != nil {
 		return err
 	}
-	if err := checkCount("tokens a second", p.ReplenishRate); err != nil {
-		return err
-	}
-	if 2*p.BurstCapacity < p.ReplenishRate {
-		return invalidRate("a capacity of %d is less than half of %d tokens a second", p.BurstCapacity, p.ReplenishRate)
+	if !(p.ReplenishRate > 0 && p.ReplenishRate <= float64(p.BurstCapacity)) {
+		return invalidRate("%v tokens a second, not more than 0 and at most the capacity, %d", p.ReplenishRate, p.BurstCapacity)
 	}
 	return nil
 }

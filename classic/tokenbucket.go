@@ -64,10 +64,10 @@ func NewTokenBucket(rdb rratelimiter.Redis, key string, p Tokens, opts ...Option
 }
 
 func (p Tokens) check() error {
-	if err := checkCount("tokens of capacity", p.Capacity); err != nil {
+	if err := checkCount("tokens of capacity", p.Capacity, mostPermits); err != nil {
 		return err
 	}
-	if err := checkCount("tokens a step", p.PerStep); err != nil {
+	if err := checkCount("tokens a step", p.PerStep, mostPermits); err != nil {
 		return err
 	}
 	switch {

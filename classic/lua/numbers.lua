@@ -6,11 +6,12 @@
 -- accepted, because the limit may have been lowered, and other processes may still use the old one.
 local TIMES = 10
 
--- int parses a whole number of at most 15 characters in the form that Redis writes, the only one
--- that INCRBY accepts. For any other text it returns nil.
+-- int parses a whole number from -(2^53 - 1) to 2^53 - 1, which a double holds exactly, in the form
+-- that Redis writes, the only one that INCRBY accepts. For any other text it returns nil.
 local function int(text)
-  if text == '0' or text and #text <= 15 and string.find(text, '^-?[1-9]%d*$') then
-    return tonumber(text)
+  if text == '0' or text and #text <= 17 and string.find(text, '^-?[1-9]%d*$') then
+    local number = tonumber(text)
+    return math.abs(number) < 2 ^ 53 and number or nil
   end
 end
 
