@@ -290,6 +290,26 @@ func ExampleNewSpringBucket() {
 	// Output: true 15 15 <nil>
 }
 
+// The key that a header field has in Spring Cloud Gateway.
+func ExampleSpringHeader() {
+	fmt.Println(classic.SpringHeader("alice"), classic.SpringHeader("ü"))
+	// Output: alice Ã¼
+}
+
+// A million requests a day, as in Spring Cloud Gateway with the requestedTokens 86400: each second
+// adds a million tokens, and a request takes those of the seconds of a day.
+func ExampleNewSpringBucket_day() {
+	server := limittest.Start()
+	defer server.Close()
+
+	limiter := classic.NewSpringBucket(
+		server.Redis(), "orders.alice", classic.Spring{ReplenishRate: 1e6, BurstCapacity: 86_400_000_000},
+	)
+	result, err := limiter.Allow(context.Background(), 86_400)
+	fmt.Println(result.Allowed, result.Remaining/86_400, err)
+	// Output: true 999999 <nil>
+}
+
 // A thousand mails a day. The day ends at midnight in Berlin.
 func ExampleNewQuota() {
 	server := limittest.Start()

@@ -69,15 +69,30 @@ func Per(
 	return PerFunc(client, name, func(*http.Request) rratelimiter.Rate { return rate }, key, opts...)
 }
 
-// mustBeValid panics if a limiter can answer no request. It makes no call to Redis.
+// Err returns the error with which the limiter of the claim answers every request, because it was
+// made with an invalid rate or option: ErrInvalidRate or ErrInvalidOption. Otherwise it returns nil.
+// It makes no call to Redis. It knows the limiters of packages rratelimiter and classic, and others
+// that have a method Peek.
+func (c Claim) Err() error {
+	l, peeks := c.Limiter.(interface {
+		Peek(ctx context.Context, n int64) (rratelimiter.Result, error)
+	})
+	if !peeks || c.empty() {
+		return nil
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := l.Peek(ended, 1)
+	if errors.Is(err, rratelimiter.ErrInvalidRate) || errors.Is(err, rratelimiter.ErrInvalidOption) {
+		return err
+	}
+	return nil
+}
+
+// mustBeValid panics if a limiter can answer no request.
 func mustBeValid(c Claim) {
-	if l, ours := c.Limiter.(*rratelimiter.Limiter); ours && l != nil {
-		ended, cancel := context.WithCancel(context.Background())
-		cancel()
-		if _, err := l.Peek(ended, 1); errors.Is(err, rratelimiter.ErrInvalidRate) ||
-			errors.Is(err, rratelimiter.ErrInvalidOption) {
-			panic(fmt.Sprintf("httplimit: limit %q: %v", c.Name, err))
-		}
+	if err := c.Err(); err != nil {
+		panic(fmt.Sprintf("httplimit: limit %q: %v", c.Name, err))
 	}
 }
 

@@ -41,7 +41,7 @@ limits:
     penalty: 10m
     shadow: true
   b: {key: all, rate: 1/s}
-  c: {key: all, quota: 20000/month, from: 15, time-zone: Europe/Berlin}
+  c: {key: all, quota: 9007199254740991/month, from: 15, time-zone: Europe/Berlin}
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ limits:
 	}
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 	if code != 0 || errs != "" || len(lines) != 4 || !strings.HasSuffix(lines[1], want[0]) || !strings.HasSuffix(lines[2], want[1]) ||
-		!strings.Contains(lines[3], " 20000/month ") ||
+		!strings.Contains(lines[3], " 9007199254740991/month ") ||
 		!strings.HasSuffix(lines[3], "from=15 time-zone=Europe/Berlin skip=/healthz,/static/") {
 		t.Errorf("%d, %s\n%s", code, errs, out)
 	}

@@ -19,7 +19,8 @@ func besideSpring(rdb *redis.Client, mux *http.ServeMux) http.Handler {
 		if user == "" {
 			return httplimit.Claim{} // a request without the key is not limited
 		}
-		return httplimit.Claim{Name: "orders", Key: user, Limiter: classic.NewSpringBucket(rdb, "orders."+user, bucket)}
+		id := "orders." + classic.SpringHeader(user) // the gateway reads header fields as ISO-8859-1
+		return httplimit.Claim{Name: "orders", Key: user, Limiter: classic.NewSpringBucket(rdb, id, bucket)}
 	})
 	handler := guard.Middleware(mux)
 	guard.Policy = &httplimit.Policy{Bound: patience}
@@ -33,14 +34,16 @@ func TestAGuardStandsBesideSpringCloudGateway(t *testing.T) {
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	handler := besideSpring(rdb, mux)
 	for key, value := range map[string]int64{"tokens": 1, "timestamp": server.Now().Unix()} {
-		if err := rdb.Set(t.Context(), "request_rate_limiter.{orders.alice}."+key, value, 0).Err(); err != nil {
-			t.Fatal(err)
+		for _, user := range []string{"alice", "\u00c3\u00bc"} { // the gateway's key for the two bytes of ü
+			if err := rdb.Set(t.Context(), "request_rate_limiter.{orders."+user+"}."+key, value, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	for i, c := range []struct {
 		user string
 		want int
-	}{{"alice", 204}, {"alice", 429}, {"bob", 204}, {"", 204}} {
+	}{{"alice", 204}, {"alice", 429}, {"ü", 204}, {"ü", 429}, {"bob", 204}, {"", 204}} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("X-User", c.user)
 		w := httptest.NewRecorder()

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -153,7 +154,7 @@ func (p *parser) complete(d Descriptor, fields map[string]*yaml.Node, line int) 
 	}
 }
 
-// lease parses a lease, and checks it as rratelimiter.WithLease does, with each rate.
+// lease parses a lease, which limiters of each rate must be able to have.
 func (p *parser) lease(node *yaml.Node, rates ...rratelimiter.Rate) time.Duration {
 	lease := p.duration(node, "lease")
 	if lease == 0 {
@@ -162,9 +163,9 @@ func (p *parser) lease(node *yaml.Node, rates ...rratelimiter.Rate) time.Duratio
 	for _, rate := range rates {
 		if rate == rratelimiter.Unlimited {
 			p.fault(node.Line, "lease: it needs a rate")
-		} else if lease > rate.Interval/10 {
-			p.fault(node.Line, "lease: %v is more than a tenth of the interval of %v", lease, rate)
+			continue
 		}
+		p.validRate(node.Line, fmt.Sprintf("lease: with the rate %v", rate), rate, rratelimiter.WithLease(lease))
 	}
 	return lease
 }

@@ -92,7 +92,7 @@ func TestEachFaultOfADomainHasItsLine(t *testing.T) {
 		{"shared without a pattern", head + "      value: v\n      shared: true", "6: a: shared: the value must have a *"},
 		{"no lease", head + "      lease: long", `5: a: lease: "long" is not a positive number of whole milliseconds`},
 		{"a lease of nothing", head + "      lease: 1us", `5: a: lease: "1us" is not a positive`},
-		{"a long lease", head + "      lease: 101ms", "5: a: lease: 101ms is more than a tenth of the interval of 10/s"},
+		{"a long lease", head + "      lease: 101ms", "5: a: lease: with the rate 10/s: the lease 101ms is more than a tenth"},
 		{
 			"a lease without a rate", "domains:\n  a:\n    - key: k\n      rate: unlimited\n      lease: 10ms",
 			"5: a: lease: it needs a rate",

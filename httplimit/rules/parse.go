@@ -19,9 +19,12 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// parse.go parses a file of limits. It finds all errors in the file, each with its line.
+// parse.go parses a file of limits. It finds all errors in the file, each with its line. It knows
+// the form of a value. Whether a value is in bounds is known to the constructors of the limiters,
+// which it calls.
 
 // A Limit is a limit in a file.
 type Limit struct {
@@ -100,19 +103,37 @@ type File struct {
 	Domains []Domain // in their order; nil: the file has no field "domains"
 }
 
-// Parse returns the limits in the content of a file, in their order. keys are the words for the keys of the program.
-// The error is of type Faults, and contains the name of the file.
+// Parse returns the limits in the content of a file, in their order. keys are the words for the keys
+// of the program. The error is of type Faults, and contains the name of the file. Parse calls the
+// same constructors as Watch, so Watch accepts what Parse accepts, unless the options of its client
+// do not go together with the file.
 func Parse(file string, data []byte, keys ...string) ([]Limit, error) {
-	f, err := ParseFile(file, data, keys...)
+	return Config{}.limits(file, data, keys)
+}
+
+// ParseFile is Parse for both sections of a file, each of which may be missing.
+func ParseFile(file string, data []byte, keys ...string) (File, error) {
+	return Config{}.parse(file, data, keys)
+}
+
+// limits is parse for a file that must have limits.
+func (c Config) limits(file string, data []byte, keys []string) ([]Limit, error) {
+	f, err := c.parse(file, data, keys)
 	if err == nil && f.Limits == nil {
 		err = Faults{{file, 1, noLimits}}
 	}
 	return f.Limits, err
 }
 
-// ParseFile is Parse for both sections of a file, each of which may be missing.
-func ParseFile(file string, data []byte, keys ...string) (File, error) {
-	p := &parser{file: file, keys: keys}
+// parse parses a file with these words for the keys of the program.
+func (c Config) parse(file string, data []byte, keys []string) (File, error) {
+	p := &parser{file: file, keys: keys, config: c}
+	if p.config.Redis == nil {
+		p.config.Redis = unconnected{}
+	}
+	if p.config.Client == nil {
+		p.config.Client = rratelimiter.NewClient(p.config.Redis)
+	}
 	f := p.parse(data)
 	if len(p.faults) > 0 {
 		slices.SortStableFunc(p.faults, func(a, b Fault) int { return cmp.Compare(a.Line, b.Line) })
@@ -120,6 +141,10 @@ func ParseFile(file string, data []byte, keys ...string) (File, error) {
 	}
 	return f, nil
 }
+
+// An unconnected stands for a Redis client where parameters are only checked: a constructor makes no
+// call.
+type unconnected struct{ rratelimiter.Redis }
 
 const (
 	noLimits  = "the file has no field \"limits\"; to set no limits, write \"limits: {}\""
@@ -129,6 +154,7 @@ const (
 type parser struct {
 	file   string
 	keys   []string
+	config Config // makes limiters, to check their parameters; it has a client and a Redis
 	faults Faults
 
 	count    int             // descriptors so far
@@ -255,6 +281,26 @@ func (p *parser) syntax(data []byte, err error) {
 	p.fault(line, "no valid YAML: %s", text)
 }
 
+// valid adds a fault if the limiter of a claim was made with invalid parameters.
+func (p *parser) valid(line int, field string, c httplimit.Claim) {
+	err := c.Err()
+	if err == nil {
+		return
+	}
+	text := err.Error()
+	for _, kind := range []error{rratelimiter.ErrInvalidOption, rratelimiter.ErrInvalidRate} {
+		if _, reason, found := strings.Cut(text, kind.Error()+": "); found {
+			text = reason
+		}
+	}
+	p.fault(line, "%s: %s", field, text)
+}
+
+// validRate adds a fault if no limiter can have a rate with the options.
+func (p *parser) validRate(line int, field string, rate rratelimiter.Rate, opts ...rratelimiter.LimiterOption) {
+	p.valid(line, field, httplimit.Named(p.config.Client, "", "", rate, opts...))
+}
+
 // limit parses one limit.
 func (p *parser) limit(name, node *yaml.Node) Limit {
 	l := Limit{Name: name.Value, Cost: 1}
@@ -269,7 +315,10 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 	}
 	switch {
 	case fields["quota"] != nil:
-		l.Quota = p.quota(fields)
+		before := len(p.faults)
+		if l.Quota = p.quota(fields); len(p.faults) == before {
+			p.valid(fields["quota"].Line, "quota", httplimit.Claim{Limiter: p.config.counter("", l.Quota)})
+		}
 	case fields["rate"] != nil:
 		l.Rate = p.rate(fields["rate"])
 	default:
@@ -293,7 +342,9 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 		l.Lease = p.lease(node, l.rates()...)
 	}
 	if node := fields["penalty"]; node != nil {
-		l.Penalty = p.duration(node, "penalty")
+		if l.Penalty = p.duration(node, "penalty"); l.Penalty > 0 {
+			p.validRate(node.Line, "penalty", rratelimiter.Rate{Permits: 1, Interval: l.Penalty}) // as Limit.Penalty
+		}
 	}
 	if node := fields["shadow"]; node != nil {
 		l.Shadow = p.truth(node, "shadow")
@@ -319,8 +370,10 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 }
 
 // rates returns all rates of the limit that limit requests.
-func (l Limit) rates() []rratelimiter.Rate {
-	all := []rratelimiter.Rate{l.Rate}
+func (l Limit) rates() (all []rratelimiter.Rate) {
+	if l.Rate != (rratelimiter.Rate{}) { // a quota, or a fault
+		all = append(all, l.Rate)
+	}
 	for _, plan := range slices.Sorted(maps.Keys(l.Plans.Rates)) {
 		if rate := l.Plans.Rates[plan]; rate != rratelimiter.Unlimited {
 			all = append(all, rate)
@@ -496,6 +549,8 @@ func (p *parser) rate(node *yaml.Node) rratelimiter.Rate {
 		return rratelimiter.Rate{}
 	case rate.Type == rratelimiter.PerClient:
 		p.fault(node.Line, "rate: %q: \"per client\" would mean per process; use key to give each client its own rate", text)
+	default:
+		p.validRate(node.Line, "rate", rate)
 	}
 	return rate
 }

@@ -147,7 +147,14 @@ func TestEachFaultHasItsLine(t *testing.T) {
 			"a quota of an hour", "limits:\n  a:\n    key: all\n    quota: 5/hour",
 			`4: a: quota: "5/hour" is not of the form permits/day`,
 		},
-		{"no quota", "limits:\n  a:\n    key: all\n    quota: 0/day", `4: a: quota: "0/day" is not of the form`},
+		{
+			"no quota", "limits:\n  a:\n    key: all\n    quota: 0/day",
+			"4: a: quota: 0 permits, not 1 to 9007199254740991",
+		},
+		{
+			"a quota that is too large", "limits:\n  a:\n    key: all\n    quota: 9007199254740992/month",
+			"4: a: quota: 9007199254740992 permits, not 1 to 9007199254740991",
+		},
 		{"a quota and a rate", head + "    quota: 5/day", "4: a: rate: a limit has either a rate or a quota"},
 		{
 			"a quota with a lease", "limits:\n  a:\n    key: all\n    quota: 5/day\n    lease: 1s",
@@ -178,11 +185,11 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"a host with a star inside", head + "    hosts: a.*.example", `5: a: hosts: "a.*.example" is neither a name`},
 		{
 			"a lease that is too long", head + "    lease: 101ms",
-			"5: a: lease: 101ms is more than a tenth of the interval of 10/s",
+			"5: a: lease: with the rate 10/s: the lease 101ms is more than a tenth of the interval 1s",
 		},
 		{
 			"a lease that is too long for a plan", head + "    lease: 50ms\n    plans: {header: X-Plan, rates: {pro: 5/250ms}}",
-			"5: a: lease: 50ms is more than a tenth of the interval of 5/250ms",
+			"5: a: lease: with the rate 5/250ms: the lease 50ms is more than a tenth of the interval 250ms",
 		},
 		{
 			"a cost above the rate of a plan",

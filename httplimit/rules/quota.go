@@ -66,7 +66,7 @@ func (p *parser) quota(fields map[string]*yaml.Node) (q Quota) {
 	}
 	permits, period, _ := strings.Cut(text, "/")
 	n, err := strconv.ParseInt(permits, 10, 64)
-	if err != nil || n < 1 || period != "day" && period != "week" && period != "month" {
+	if err != nil || period != "day" && period != "week" && period != "month" {
 		p.fault(
 			node.Line, "quota: %q is not of the form permits/day, permits/week or permits/month, such as 20000/month", text,
 		)
@@ -95,11 +95,16 @@ func (p *parser) quota(fields map[string]*yaml.Node) (q Quota) {
 	return q
 }
 
+// counter makes the limiter of a quota.
+func (c Config) counter(name string, q Quota) returnable {
+	days := classic.Days{Location: q.Zone}
+	days.Period, _ = q.period()
+	return returnable{classic.NewQuota(c.Redis, name, q.Permits, days)}
+}
+
 // quota makes a limit with a quota.
 func (c Config) quota(l Limit) httplimit.Limit {
 	key := c.key(l)
-	days := classic.Days{Location: l.Quota.Zone}
-	days.Period, _ = l.Quota.period()
 	return func(r *http.Request) httplimit.Claim {
 		value, name := "", "ratelimit:"+l.Name
 		if key != nil {
@@ -108,10 +113,7 @@ func (c Config) quota(l Limit) httplimit.Limit {
 			}
 			name = "ratelimit:" + value + ":" + l.Name
 		}
-		return httplimit.Claim{
-			Name: l.Name, Key: value, Permits: 1,
-			Limiter: returnable{classic.NewQuota(c.Redis, name, l.Quota.Permits, days)},
-		}
+		return httplimit.Claim{Name: l.Name, Key: value, Permits: 1, Limiter: c.counter(name, l.Quota)}
 	}
 }
 

@@ -44,8 +44,8 @@
 //     rate belongs to the key of a request: all requests with the same key should have the same
 //     value. Clients can send any header field, so a gateway or a middleware before the guard must
 //     set this one.
-//   - quota: instead of a rate, permits for a whole day, week or month: 1000/day, 20000/month. They
-//     return together at its end, at midnight by time-zone (default: UTC), such as Europe/Berlin. A
+//   - quota: instead of a rate, permits for a whole day, week or month: 1000/day, 20000/month, at
+//     most 9007199254740991 (2^53 - 1). They return together at its end, at midnight by time-zone (default: UTC), such as Europe/Berlin. A
 //     week begins on the weekday from (default: monday), a month on the day from (default: 1), such
 //     as a billing date. classic.Quota in the root of the module counts it.
 //   - cost: the number of permits that each request takes: from 1 (the default) to the permits of
@@ -139,7 +139,7 @@ type Config struct {
 // and again.
 func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) error {
 	return c.watch(ctx, file, func(data []byte) error {
-		limits, err := Parse(file, data, c.words()...)
+		limits, err := c.limits(file, data, c.words())
 		if err == nil {
 			err = c.needsRedis(limits)
 		}
@@ -152,12 +152,13 @@ func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) e
 
 // WatchDomains is Watch for the section domains of a file, which package envoylimit serves: it
 // calls set with the domains instead of setting the limits of a guard. Of the Config it needs only
-// Keys, for the section limits, Every and Logger.
+// Keys, for the section limits, Every and Logger; with a Client, it checks the rates and leases with
+// the options of that.
 //
 //	err := rules.WatchDomains(ctx, "limits.yaml", rules.Config{}, service.SetDomains)
 func WatchDomains(ctx context.Context, file string, c Config, set func([]Domain)) error {
 	return c.watch(ctx, file, func(data []byte) error {
-		f, err := ParseFile(file, data, c.words()...)
+		f, err := c.parse(file, data, c.words())
 		if err == nil && f.Domains == nil {
 			err = Faults{{file, 1, noDomains}}
 		}
