@@ -261,8 +261,8 @@ func TestSpringBucketGoesByTheServersClock(t *testing.T) {
 	})
 }
 
-// A million requests a day, as the gateway's documentation sets up a rate below one request a second:
-// a day's seconds are the tokens of one request.
+// A million requests a day, as the gateway's documentation sets up a rate below one request a
+// second: a day's seconds are the tokens of one request.
 func TestSpringBucketLimitsByTheDay(t *testing.T) {
 	onServers(t, func(b *bench) {
 		const day, million = 86_400, 1_000_000
@@ -298,8 +298,8 @@ func TestSpringBucketCountsEachTokenOfTheLargestCapacity(t *testing.T) {
 	})
 }
 
-// A header field names the gateway's bucket: each of its bytes is one character, which Redis gets as
-// UTF-8.
+// A header field names the gateway's bucket: each of its bytes is one character, which Redis gets
+// as UTF-8.
 func TestSpringHeaderIsReadAsTheGatewayReadsIt(t *testing.T) {
 	onServers(t, func(b *bench) {
 		for value, want := range map[string]string{

@@ -174,9 +174,9 @@ func WithClock(now func() time.Time) Option {
 	}
 }
 
-// WithCallTimeout bounds the duration of one call to Redis, as rratelimiter.WithCallTimeout does. The
-// default is 1 s. A call that takes permits is sent once, so a longer timeout repeats nothing. A
-// Smooth makes no call.
+// WithCallTimeout bounds the duration of one call to Redis, as rratelimiter.WithCallTimeout does.
+// The default is 1 s. A call that takes permits is sent once, so a longer timeout repeats nothing.
+// A Smooth makes no call.
 func WithCallTimeout(d time.Duration) Option {
 	return func(s *settings) error {
 		if d <= 0 {

@@ -30,7 +30,8 @@ var leakyBucketScript = load("leaky_bucket")
 func NewLeakyBucket(
 	rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, capacity int64, opts ...Option,
 ) *Limiter {
-	l := newLimiter(rdb, key, capacity, capacity, opts, checkRate(rate), checkCount("drops of capacity", capacity, mostPermits))
+	fault := checkCount("drops of capacity", capacity, mostPermits)
+	l := newLimiter(rdb, key, capacity, capacity, opts, checkRate(rate), fault)
 	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
 		return l.pour(ctx, rate, n, capacity-n, peek)
 	}

@@ -115,8 +115,8 @@ func (w listWindow) look(ctx context.Context, peek bool) (count, life int64, err
 	return length.Val(), max(0, life), err
 }
 
-// process runs a command that may be executed more than once, and in the background when its time is
-// over.
+// process runs a command that may be executed more than once, and in the background when its time
+// is over.
 func (w listWindow) process(ctx context.Context, cmd redis.Cmder) error {
 	_, err := within(ctx, w.Limiter, func(ctx context.Context) (any, error) { return nil, w.servers.Process(ctx, cmd) })
 	return err

@@ -1,7 +1,6 @@
 package classic
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -46,7 +45,8 @@ func NewQuota(rdb rratelimiter.Redis, user string, limit int64, days Days, opts 
 	if days.Location == nil {
 		days.Location = time.UTC
 	}
-	q := &Quota{newLimiter(rdb, user, limit, limit, opts, cmp.Or(checkCount("permits", limit, mostExact), days.Period.check())), days}
+	l := newLimiter(rdb, user, limit, limit, opts, checkCount("permits", limit, mostExact), days.Period.check())
+	q := &Quota{l, days}
 	q.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
 		key, left := q.current()
 		reply, err := q.run(ctx, quotaScript, peek, []string{key}, limit, n, left+grace)

@@ -48,10 +48,10 @@ func SpringHeader(value string) string {
 // both is 2 x BurstCapacity / ReplenishRate, cut to whole seconds, at most 9e9 s. A bucket with a
 // missing or invalid key is full, one with a negative number of tokens is empty.
 //
-// A BurstCapacity below ReplenishRate is ErrInvalidRate, as in the gateway since 3.1.5 and 4.0.1. Beside an
-// earlier gateway that has one, use it as ReplenishRate, too: a second then fills the bucket in
-// both. (If it is below half of ReplenishRate, this gateway stores nothing and grants every request
-// that its capacity holds.)
+// A BurstCapacity below ReplenishRate is ErrInvalidRate, as in the gateway since 3.1.5 and 4.0.1.
+// Beside an earlier gateway that has one, use it as ReplenishRate, too: a second then fills the
+// bucket in both. (If it is below half of ReplenishRate, this gateway stores nothing and grants
+// every request that its capacity holds.)
 //
 // Cost: two keys, each with one number, one call with five commands. It works on a cluster: the
 // braces are a hash tag, which must not be empty. The clock is the server's, unless WithClock sets
@@ -60,8 +60,8 @@ func SpringHeader(value string) string {
 // Weakness: a full bucket can be emptied at once, and the refill continues: in any time at most
 // BurstCapacity, and ReplenishRate for each second that begins in it. If the clock goes back, the
 // next request stores the earlier time, so the seconds until then add tokens a second time. The
-// parts of tokens are doubles, as in the gateway: if requests come while a token fills up, their sum
-// can miss it by the last digit, and the token comes a second later.
+// parts of tokens are doubles, as in the gateway: if requests come while a token fills up, their
+// sum can miss it by the last digit, and the token comes a second later.
 func NewSpringBucket(rdb rratelimiter.Redis, id string, p Spring, opts ...Option) *Limiter {
 	l := newLimiter(rdb, id, p.BurstCapacity, p.BurstCapacity, opts, p.check())
 	prefix := "request_rate_limiter.{" + id + "}."
@@ -88,7 +88,7 @@ func (p Spring) check() error {
 		return err
 	}
 	if !(p.ReplenishRate > 0 && p.ReplenishRate <= float64(p.BurstCapacity)) {
-		return invalidRate("%v tokens a second, not more than 0 and at most the capacity, %d", p.ReplenishRate, p.BurstCapacity)
+		return invalidRate("%v tokens a second, not more than 0 to the capacity, %d", p.ReplenishRate, p.BurstCapacity)
 	}
 	return nil
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-// What the check of a file accepts, the service serves: no request meets an error, and the first one
-// passes unless its rate is 0. The values are at their edges: 4294967295 is the most permits, and
-// 2562047h the longest interval.
+// What the check of a file accepts, the service serves: no request meets an error, and the first
+// one passes unless its rate is 0. The values are at their edges: 4294967295 is the most permits,
+// and 2562047h the longest interval.
 func TestWhatACheckAcceptsIsServed(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		e := serve(t, s, "domains: {}")
@@ -65,7 +65,7 @@ func TestOverridesAtTheirEdges(t *testing.T) {
 		e := serve(t, s, "domains: {shop: [{key: k, rate: unlimited}]}")
 		for _, permits := range []uint32{0, 1, 10, math.MaxUint32} {
 			for unit := range typev3.RateLimitUnit_name {
-				for _, times := range []uint32{0, 1, 2, 146, 147, 292, 293, 106_751, 106_752, 2_562_047, 2_562_048, math.MaxUint32} {
+				for _, times := range []uint32{0, 1, 146, 147, 292, 293, 106_751, 106_752, 2_562_047, 2_562_048, math.MaxUint32} {
 					s.Client().FlushDB(t.Context())
 					response, err := e.rpc.ShouldRateLimit(
 						t.Context(), to("shop", limited("k=a", permits, typev3.RateLimitUnit(unit), times)),

@@ -70,9 +70,9 @@ func Per(
 }
 
 // Err returns the error with which the limiter of the claim answers every request, because it was
-// made with an invalid rate or option: ErrInvalidRate or ErrInvalidOption. Otherwise it returns nil.
-// It makes no call to Redis. It knows the limiters of packages rratelimiter and classic, and others
-// that have a method Peek.
+// made with an invalid rate or option: ErrInvalidRate or ErrInvalidOption. Otherwise it returns
+// nil. It makes no call to Redis. It knows the limiters of packages rratelimiter and classic, and
+// others that have a method Peek.
 func (c Claim) Err() error {
 	l, peeks := c.Limiter.(interface {
 		Peek(ctx context.Context, n int64) (rratelimiter.Result, error)

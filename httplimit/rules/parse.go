@@ -103,10 +103,10 @@ type File struct {
 	Domains []Domain // in their order; nil: the file has no field "domains"
 }
 
-// Parse returns the limits in the content of a file, in their order. keys are the words for the keys
-// of the program. The error is of type Faults, and contains the name of the file. Parse calls the
-// same constructors as Watch, so Watch accepts what Parse accepts, unless the options of its client
-// do not go together with the file.
+// Parse returns the limits in the content of a file, in their order. keys are the words for the
+// keys of the program. The error is of type Faults, and contains the name of the file. Parse calls
+// the same constructors as Watch, so Watch accepts what Parse accepts, unless the options of its
+// client do not go together with the file.
 func Parse(file string, data []byte, keys ...string) ([]Limit, error) {
 	return Config{}.limits(file, data, keys)
 }
@@ -142,8 +142,8 @@ func (c Config) parse(file string, data []byte, keys []string) (File, error) {
 	return f, nil
 }
 
-// An unconnected stands for a Redis client where parameters are only checked: a constructor makes no
-// call.
+// An unconnected stands for a Redis client where parameters are only checked: a constructor makes
+// no call.
 type unconnected struct{ rratelimiter.Redis }
 
 const (

@@ -152,8 +152,8 @@ func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) e
 
 // WatchDomains is Watch for the section domains of a file, which package envoylimit serves: it
 // calls set with the domains instead of setting the limits of a guard. Of the Config it needs only
-// Keys, for the section limits, Every and Logger; with a Client, it checks the rates and leases with
-// the options of that.
+// Keys, for the section limits, Every and Logger; with a Client, it checks the rates and leases
+// with the options of that.
 //
 //	err := rules.WatchDomains(ctx, "limits.yaml", rules.Config{}, service.SetDomains)
 func WatchDomains(ctx context.Context, file string, c Config, set func([]Domain)) error {

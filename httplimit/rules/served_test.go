@@ -22,16 +22,17 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// Values of the fields of a limit. The first is an ordinary one; "" leaves the field out. 4294967295
-// is the most permits of a rate, 9007199254740991 of a quota, 2562047h the longest Duration.
+// Values of the fields of a limit. The first is an ordinary one; "" leaves the field out.
+// 4294967295 is the most permits of a rate, 9007199254740991 of a quota, 2562047h the longest
+// Duration.
 var (
 	counts = []string{
 		"10", "0", "1", "2", "-1", "1.5", "4294967295", "4294967296", "5000000000", "9007199254740991", "9007199254740992",
 		"9223372036854775807", "9223372036854775808", "99999999999999999999", "1e3", "many",
 	}
 	spans = []string{
-		"1s", "s", "m", "d", "0s", "-1s", "1ms", "2ms", "10ms", "0.5ms", "1.5ms", "1ns", "250ms", "146y", "1281023h", "1281024h",
-		"2562047h", "2562048h", "9223372036854775807ns", "9223372036s",
+		"1s", "s", "m", "d", "0s", "-1s", "1ms", "2ms", "10ms", "0.5ms", "1.5ms", "1ns", "250ms", "146y", "1281023h",
+		"1281024h", "2562047h", "2562048h", "9223372036854775807ns", "9223372036s",
 	}
 	keepAlives = []string{"", "0s", "1ms", "999ms", "1s", "1s1ns", "2562047h", "2562048h"}
 	leases     = []string{"", "0s", "-1s", "1ms", "25ms", "26ms", "100ms", "101ms", "0.5ms", "256204h42m", "2562047h"}
