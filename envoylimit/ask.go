@@ -22,24 +22,35 @@ import (
 
 // An ask is what becomes of one descriptor of a request.
 type ask struct {
-	rule   *rule           // nil: no rule applies, or the descriptor has an override
-	limits bool            // the descriptor has a claim
-	shadow bool            // it is counted, but refuses no request
-	claim  httplimit.Claim // with the rate in force
-	over   bool            // it refused the request
+	rule   *rule             // nil: no rule applies, or the descriptor has an override
+	rate   rratelimiter.Rate // in force
+	label  string            // the name of the limit in responses
+	key    string            // of the limiter, within the domain
+	hits   int64             // more than any rate if they do not fit
+	limits bool              // the descriptor has a claim
+	shadow bool              // it is counted, but refuses no request
+	sum    *sum              // that the descriptor is a part of; nil: it has no claim
+}
+
+// A sum is the claim of all descriptors of a request that have the same limiter. Descriptors with
+// shadow have a sum of their own.
+type sum struct {
+	ask    // the descriptor with the strictest rate; hits are those of all
+	claim  httplimit.Claim
+	over   bool // it refused the request
 	answer *httplimit.Answer
 }
 
-// asks returns an ask for each descriptor. The error says why the request is invalid.
-func (s *Service) asks(r *ratelimitv3.RateLimitRequest) ([]ask, error) {
+// asks returns an ask for each descriptor, and the sums. The error says why the request is invalid.
+func (s *Service) asks(r *ratelimitv3.RateLimitRequest) ([]ask, []*sum, error) {
 	switch {
 	case r.GetDomain() == "":
-		return nil, errors.New("the request has no domain")
+		return nil, nil, errors.New("the request has no domain")
 	case len(r.GetDescriptors()) == 0:
-		return nil, errors.New("the request has no descriptors")
+		return nil, nil, errors.New("the request has no descriptors")
 	}
 	if err := r.Validate(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var root *rule
 	if domains := s.domains.Load(); domains != nil {
@@ -48,24 +59,25 @@ func (s *Service) asks(r *ratelimitv3.RateLimitRequest) ([]ask, error) {
 	asks := make([]ask, len(r.Descriptors))
 	for i, d := range r.Descriptors {
 		var err error
-		if asks[i], err = s.ask(root, r, d); err != nil {
-			return nil, fmt.Errorf("descriptor %d: %w", i, err)
+		if asks[i], err = askOf(root, r, d); err != nil {
+			return nil, nil, fmt.Errorf("descriptor %d: %w", i, err)
 		}
 	}
 	replace(asks)
-	return asks, nil
+	sums := sumsOf(asks)
+	for _, one := range sums {
+		one.claim = s.claim(r.Domain, one.ask)
+	}
+	return asks, sums, nil
 }
 
-// ask returns the ask of one descriptor. root is nil if the domain is unknown.
-func (s *Service) ask(
-	root *rule, r *ratelimitv3.RateLimitRequest, d *ratelimit.RateLimitDescriptor,
-) (a ask, err error) {
+// askOf returns the ask of one descriptor. root is nil if the domain is unknown.
+func askOf(root *rule, r *ratelimitv3.RateLimitRequest, d *ratelimit.RateLimitDescriptor) (a ask, err error) {
 	hits := uint64(max(1, r.HitsAddend))
 	if d.HitsAddend != nil {
 		hits = d.HitsAddend.Value
 	}
-	var opts []rratelimiter.LimiterOption
-	var rate rratelimiter.Rate
+	a.hits = int64(min(hits, math.MaxInt64))
 	var values []string
 	switch {
 	case d.IsNegativeHits:
@@ -73,10 +85,10 @@ func (s *Service) ask(
 	case root == nil:
 		return a, nil
 	case d.Limit != nil:
-		if rate, err = overriding(d.Limit); err != nil {
+		if a.rate, err = overriding(d.Limit); err != nil {
 			return a, err
 		}
-		a.claim.Name = labelOf(d.Entries)
+		a.label = labelOf(d.Entries)
 		for _, e := range d.Entries {
 			values = append(values, e.Value)
 		}
@@ -84,30 +96,11 @@ func (s *Service) ask(
 		if a.rule, values = root.find(d.Entries); a.rule == nil {
 			return a, nil
 		}
-		rate, a.claim.Name = a.rule.Rate, a.rule.label
-		if a.rule.Lease > 0 {
-			opts = append(opts, rratelimiter.WithLease(a.rule.Lease))
-		}
+		a.rate, a.label, a.shadow = a.rule.Rate, a.rule.label, a.rule.Shadow
 	}
-	if rate == rratelimiter.Unlimited || hits == 0 {
-		return a, nil
-	}
-	a.limits, a.shadow = true, a.rule != nil && a.rule.Shadow
-	if hits > uint64(rate.Permits) {
-		a.claim = httplimit.Claim{Name: a.claim.Name, Limiter: never{rate.Permits}, Permits: 1, Rate: rate}
-		return a, nil
-	}
-	label := a.claim.Name
-	a.claim = httplimit.Named(s.client, r.Domain, keyOf(d.Entries, values), rate, opts...)
-	a.claim.Name, a.claim.Permits = label, int64(hits)
+	a.limits = a.rate != rratelimiter.Unlimited && a.hits > 0
+	a.key = keyOf(d.Entries, values)
 	return a, nil
-}
-
-// never refuses requests for more permits than the rate.
-type never struct{ limit int64 }
-
-func (n never) Allow(context.Context, int64) (rratelimiter.Result, error) {
-	return rratelimiter.Result{Limit: n.limit}, nil
 }
 
 // replace removes the claims of descriptors that rules of other descriptors replace.
@@ -119,23 +112,72 @@ func replace(asks []ask) {
 		}
 	}
 	for i := range asks {
-		if a := &asks[i]; a.limits && a.rule != nil && a.rule.Name != "" && slices.Contains(replaced, a.rule.Name) {
-			a.limits, a.shadow = false, false
+		if a := &asks[i]; a.rule != nil && a.rule.Name != "" && slices.Contains(replaced, a.rule.Name) {
+			a.limits = false
 		}
 	}
 }
 
+// sumsOf adds up the asks that have the same limiter.
+func sumsOf(asks []ask) (sums []*sum) {
+	for i := range asks {
+		a := &asks[i]
+		if !a.limits {
+			continue
+		}
+		at := slices.IndexFunc(sums, func(s *sum) bool { return s.key == a.key && s.shadow == a.shadow })
+		if at < 0 {
+			a.sum = &sum{ask: *a}
+			sums = append(sums, a.sum)
+			continue
+		}
+		a.sum = sums[at]
+		hits := a.sum.hits + min(a.hits, math.MaxInt64-a.sum.hits)
+		if stricter(a.rate, a.sum.rate) {
+			a.sum.ask = *a
+		}
+		a.sum.hits = hits
+	}
+	return sums
+}
+
+// stricter reports whether a rate has fewer permits a second than another one.
+func stricter(one, other rratelimiter.Rate) bool {
+	return float64(one.Permits)*float64(other.Interval) < float64(other.Permits)*float64(one.Interval)
+}
+
+// claim returns the claim of a sum.
+func (s *Service) claim(domain string, a ask) httplimit.Claim {
+	if a.hits > a.rate.Permits {
+		return httplimit.Claim{Name: a.label, Limiter: never{a.rate.Permits}, Permits: 1, Rate: a.rate}
+	}
+	var opts []rratelimiter.LimiterOption
+	if a.rule != nil && a.rule.Lease > 0 {
+		opts = append(opts, rratelimiter.WithLease(a.rule.Lease))
+	}
+	c := httplimit.Named(s.client, domain, a.key, a.rate, opts...)
+	c.Name, c.Permits = a.label, a.hits
+	return c
+}
+
+// never refuses requests for more permits than the rate.
+type never struct{ limit int64 }
+
+func (n never) Allow(context.Context, int64) (rratelimiter.Result, error) {
+	return rratelimiter.Result{Limit: n.limit}, nil
+}
+
 // enforced returns the claims that can refuse the request. If one refuses in any case, the others
 // need not be checked.
-func enforced(asks []ask) []httplimit.Claim {
+func enforced(sums []*sum) []httplimit.Claim {
 	var claims, refusing []httplimit.Claim
-	for i := range asks {
-		switch a := &asks[i]; {
-		case !a.limits || a.shadow:
-		case a.claim.Limiter == never{a.claim.Rate.Permits}:
-			refusing = append(refusing, a.claim)
+	for _, s := range sums {
+		switch {
+		case s.shadow:
+		case s.claim.Limiter == never{s.rate.Permits}:
+			refusing = append(refusing, s.claim)
 		default:
-			claims = append(claims, a.claim)
+			claims = append(claims, s.claim)
 		}
 	}
 	if refusing != nil {
@@ -144,11 +186,11 @@ func enforced(asks []ask) []httplimit.Claim {
 	return claims
 }
 
-// note takes the answer for the descriptor from a decision.
-func (a *ask) note(d httplimit.Decision) {
+// note takes the answer for the sum from a decision.
+func (s *sum) note(d httplimit.Decision) {
 	for i := range d.Answers {
-		if answer := &d.Answers[i]; a.limits && answer.Limiter == a.claim.Limiter && answer.Name == a.claim.Name {
-			a.answer, a.over = answer, answer.Refused && !d.Outcome.Passed()
+		if answer := &d.Answers[i]; answer.Limiter == s.claim.Limiter && answer.Name == s.claim.Name {
+			s.answer, s.over = answer, answer.Refused && !d.Outcome.Passed()
 		}
 	}
 }

@@ -57,10 +57,15 @@
 //   - hits_addend: the descriptor takes this number of permits, 1 without it. A descriptor whose
 //     own hits_addend is 0 takes none, and is not limited. If the number is more than the rate, the
 //     request is over the limit.
+//   - several descriptors with the same limiter: it is asked once, for the sum of their permits, and
+//     its answer is that of each of them. If they give it different rates, the one with the fewest
+//     permits a second counts. Descriptors with shadow are not part of the sum of others: they have
+//     their own.
 //   - is_negative_hits is an INVALID_ARGUMENT, as is a request that Envoy's own validation refuses.
 //
 // Envoy gets the header fields RateLimit, RateLimit-Policy and Retry-After for its client, as
-// httplimit writes them.
+// httplimit writes them. Times are whole seconds, rounded up, because Envoy drops fractions. A
+// request that can never pass has no time, and no Retry-After.
 package envoylimit
 
 import (
@@ -75,6 +80,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/httplimit/rules"
+	"github.com/rratelimiter/rratelimiter/internal/response"
 )
 
 // envoylimit.go handles a request. match.go finds the rule of a descriptor, ask.go makes its claim,
@@ -118,6 +124,9 @@ func (s *Service) SetDomains(domains []rules.Domain) {
 	s.domains.Store(&all)
 }
 
+// closed says in the log what becomes of requests whose limits cannot be checked.
+const closed = "requests get UNAVAILABLE, and Envoy lets them pass unless failure_mode_deny is set"
+
 // ShouldRateLimit decides on a request. The error is a status:
 //   - INVALID_ARGUMENT if the request has no domain, no descriptors, or what the package does not
 //     support;
@@ -126,17 +135,17 @@ func (s *Service) SetDomains(domains []rules.Domain) {
 func (s *Service) ShouldRateLimit(
 	ctx context.Context, r *ratelimitv3.RateLimitRequest,
 ) (*ratelimitv3.RateLimitResponse, error) {
-	asks, err := s.asks(r)
+	asks, sums, err := s.asks(r)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	var shadows sync.WaitGroup
-	for i := range asks {
-		if a := &asks[i]; a.shadow {
-			shadows.Go(func() { a.note(s.shadow.Decide(ctx, a.claim)) })
+	for _, one := range sums {
+		if one.shadow {
+			shadows.Go(func() { one.note(s.shadow.Decide(ctx, one.claim)) })
 		}
 	}
-	d := s.policy.Decide(ctx, enforced(asks)...)
+	d := s.policy.Decide(response.WithClosed(ctx, closed), enforced(sums)...)
 	shadows.Wait()
 	switch d.Outcome {
 	case httplimit.FailedClosed:
@@ -144,9 +153,9 @@ func (s *Service) ShouldRateLimit(
 	case httplimit.Gone:
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
-	for i := range asks {
-		if a := &asks[i]; !a.shadow {
-			a.note(d)
+	for _, one := range sums {
+		if !one.shadow {
+			one.note(d)
 		}
 	}
 	return s.response(asks, d), nil

@@ -3,6 +3,7 @@ package envoylimit_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -209,7 +210,7 @@ domains:
 // An interval that is no number of seconds has no unit of Envoy.
 func TestIntervalsWithoutAUnit(t *testing.T) {
 	e := serve(t, redistest.Embedded(t), "domains: {shop: [{key: a, rate: 5/250ms}, {key: b, rate: 5/90s}]}")
-	e.send(to("shop", of("a=1")), "OK: OK 4 of 5/UNKNOWN in 250ms")
+	e.send(to("shop", of("a=1")), "OK: OK 4 of 5/UNKNOWN in 1s")
 	e.send(to("shop", of("b=1")), "OK: OK 4 of 5/90 SECOND in 1m30s")
 }
 
@@ -253,6 +254,25 @@ func TestRedisIsAway(t *testing.T) {
 	)
 	if _, err := service.ShouldRateLimit(t.Context(), request); status.Code(err) != codes.Unavailable {
 		t.Errorf("by the default policy: %v", err)
+	}
+}
+
+// In an outage, the log says what Envoy gets, and which setting of Envoy decides.
+func TestTheLogOfAnOutage(t *testing.T) {
+	s := redistest.Embedded(t)
+	s.Mini().Close()
+	for failure, want := range map[httplimit.Failure]string{
+		httplimit.FailClosed: "requests get UNAVAILABLE, and Envoy lets them pass unless failure_mode_deny is set",
+		httplimit.FailOpen:   "requests pass",
+	} {
+		var logged strings.Builder
+		policy := patient(failure)
+		policy.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+		e := serveWith(t, s, policy, shop, rratelimiter.WithCallTimeout(10*time.Millisecond))
+		_, _ = e.rpc.ShouldRateLimit(t.Context(), to("shop", of("user=1")))
+		if !strings.Contains(logged.String(), `msg="limits cannot be checked: `+want+`"`) {
+			t.Errorf("%s, want %s", logged.String(), want)
+		}
 	}
 }
 

@@ -46,23 +46,23 @@ func codeOf(over bool) ratelimitv3.RateLimitResponse_Code {
 // status returns what the response says about the descriptor: only the code if its limit was not
 // checked.
 func (a *ask) status() *ratelimitv3.RateLimitResponse_DescriptorStatus {
-	s := &ratelimitv3.RateLimitResponse_DescriptorStatus{Code: codeOf(a.over)}
+	s := &ratelimitv3.RateLimitResponse_DescriptorStatus{}
 	switch {
-	case a.answer != nil:
-		s.CurrentLimit = limitOf(a.claim.Rate)
+	case a.sum != nil && a.sum.answer != nil:
+		answer := a.sum.answer
+		s.Code, s.CurrentLimit = codeOf(a.sum.over), limitOf(a.sum.rate)
 		if a.rule != nil {
 			s.CurrentLimit.Name = a.rule.Name
 		}
-		s.LimitRemaining = uint32(min(max(a.answer.Remaining, 0), math.MaxUint32))
-		next := a.answer.NextAfter
-		if a.answer.Refused {
-			next = a.answer.RetryAfter
+		s.LimitRemaining = uint32(min(max(answer.Remaining, 0), math.MaxUint32))
+		if reset := answer.Reset(); reset > 0 { // Envoy drops a fraction of a second
+			s.DurationUntilReset = durationpb.New(reset)
 		}
-		if next > 0 {
-			s.DurationUntilReset = durationpb.New(next)
+	default:
+		s.Code = ratelimitv3.RateLimitResponse_OK
+		if a.rule != nil && a.rule.HasRate && a.rule.Rate == rratelimiter.Unlimited {
+			s.LimitRemaining = math.MaxUint32
 		}
-	case a.rule != nil && a.rule.HasRate && a.rule.Rate == rratelimiter.Unlimited:
-		s.LimitRemaining = math.MaxUint32
 	}
 	return s
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/response"
 )
 
 // away.go records which limits cannot be reached because their server does not reply. It logs the
@@ -167,16 +168,16 @@ func (p *Policy) failed(ctx context.Context, claims []Claim, d Decision) {
 	}
 	o.mu.Unlock()
 	if first {
-		p.logger().WarnContext(ctx, "limits cannot be checked: "+p.effect(d.Outcome), "error", d.Err)
+		p.logger().WarnContext(ctx, "limits cannot be checked: "+p.effect(ctx, d.Outcome), "error", d.Err)
 	}
 }
 
 // effect describes for a log what happens while limits cannot be checked. o is the outcome of one
 // request.
-func (p *Policy) effect(o Outcome) string {
+func (p *Policy) effect(ctx context.Context, o Outcome) string {
 	switch {
 	case p.failure() == FailClosed:
-		return "requests are refused"
+		return response.Closed(ctx)
 	case p.Failure != FailLocal:
 		return "requests pass"
 	case o == FailedOpen:

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"encoding/base64"
 	"encoding/json"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -26,8 +27,9 @@ const (
 )
 
 // Describe adds the fields RateLimit-Policy and RateLimit to a header and, if the request does not
-// pass, sets Retry-After: what a zero Guard writes. Use it for protocols that carry the header of
-// the response, such as Envoy's rate limit service.
+// pass, sets Retry-After: what a zero Guard writes. A request that can never pass gets no
+// Retry-After, for example because the rate is 0. Use Describe for protocols that carry the header
+// of the response, such as Envoy's rate limit service.
 func (d Decision) Describe(h http.Header) { new(Guard).describe(h, d) }
 
 // describe sets the header fields. RateLimit and RateLimit-Policy are lists: an inner guard appends
@@ -58,8 +60,8 @@ func (g *Guard) describe(h http.Header, d Decision) {
 			continue
 		}
 		text = appendItem(text, policies, a.Name, paramLeft, a.Remaining)
-		if more := a.more(); more > 0 {
-			text = appendParameter(text, paramMore, wholeSeconds(more))
+		if reset := a.Reset(); reset > 0 {
+			text = appendParameter(text, paramMore, wholeSeconds(reset))
 		}
 		text = g.appendKey(text, a.Key)
 	}
@@ -71,23 +73,29 @@ func (g *Guard) describe(h http.Header, d Decision) {
 	if a := nearest(d.Answers); g.XRateLimit && a != nil {
 		h.Set("X-RateLimit-Limit", decimal(a.Limit))
 		h.Set("X-RateLimit-Remaining", decimal(a.Remaining))
-		h.Set("X-RateLimit-Reset", decimal(wholeSeconds(a.more())))
+		h.Set("X-RateLimit-Reset", decimal(wholeSeconds(a.Reset())))
 	}
-	if !d.Outcome.Passed() {
-		h.Set("Retry-After", decimal(wholeSeconds(max(d.RetryAfter(), time.Second))))
+	switch after := d.RetryAfter(); {
+	case d.Outcome.Passed():
+	case after > 0:
+		h.Set("Retry-After", decimal(wholeSeconds(after)))
+	case !refused(d.Answers): // the limits could not be checked
+		h.Set("Retry-After", "1")
 	}
 }
 
-// more returns the time until the limit has more permits: after a refusal, as many as the request
-// needs; otherwise the next one. It returns 0 if that is not known.
-func (a *Answer) more() time.Duration {
+// Reset returns the time until the limit has more permits, in whole seconds, rounded up: t in the
+// field RateLimit. After a refusal, that is as many permits as the request needs; otherwise the
+// next one. It returns 0 if the time is not known, or if the request can never pass.
+func (a *Answer) Reset() time.Duration {
+	reset := a.ResetAfter // of an Allower that does not set NextAfter
 	switch {
 	case a.Refused:
-		return a.RetryAfter
+		reset = a.RetryAfter
 	case a.NextAfter > 0:
-		return a.NextAfter
+		reset = a.NextAfter
 	}
-	return a.ResetAfter // of an Allower that does not set NextAfter
+	return time.Duration(min(wholeSeconds(reset), int64(math.MaxInt64/time.Second))) * time.Second
 }
 
 // nearest returns the answer of the limit that refuses for the longest time. If no limit refuses,

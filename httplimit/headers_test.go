@@ -124,7 +124,6 @@ Ratelimit-Policy: "foreign";q=999999999999999
 		{"refused for ever", &Guard{}, Decision{Outcome: Denied, Answers: []Answer{{Claim: foreign, Refused: true}}}, `
 Ratelimit: "foreign";r=0
 Ratelimit-Policy: "foreign";q=0
-Retry-After: 1
 `},
 		{"failed closed", &Guard{XRateLimit: true}, Decision{Outcome: FailedClosed, Err: errors.New("secret")}, `
 Retry-After: 1

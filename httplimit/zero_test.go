@@ -43,7 +43,7 @@ func TestRateOfZeroRefusesEveryRequest(t *testing.T) {
 		for _, wait := range []time.Duration{0, time.Minute} {
 			guard.Policy.Wait = wait
 			w := get(guard.Middleware(ok), "192.0.2.1", "/")
-			if after := w.Header().Get("Retry-After"); w.Code != http.StatusTooManyRequests || after != "1" {
+			if after := w.Header().Get("Retry-After"); w.Code != http.StatusTooManyRequests || after != "" {
 				t.Errorf("%s, waiting for %v: %d, Retry-After %q", name, wait, w.Code, after)
 			}
 		}

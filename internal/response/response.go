@@ -1,4 +1,5 @@
-// Package response records the status of HTTP responses, for httplimit and echolimit.
+// Package response records the status of HTTP responses, for httplimit and echolimit. It also has
+// what the log says about the responses of envoylimit.
 package response
 
 import (
