@@ -54,8 +54,8 @@ has failure_mode_deny. So it is while Redis is away at the start. grpc.health.v1
 until a signal comes. Then rls takes no more requests, and ends when those in flight are answered, after 10 s at the
 latest. The connection is not encrypted: listen on this host only, or in a network that you trust.
 
-Beside the metrics (--metrics), /healthz answers 200 while rls runs. /readyz answers 200 while Redis answers, and else, or
-after the signal, 503 with the reason.`,
+Beside the metrics (--metrics), /healthz answers 200 while rls runs. /readyz answers 200 while Redis takes writes, as a
+replica does not, and else, or after the signal, 503 with the reason.`,
 		Example: `  rrl rls --rules envoy.yaml
   rrl rls --rules envoy.yaml --listen :8081 --metrics :9581 --deny-cache 10000`,
 		Args: noArgs,

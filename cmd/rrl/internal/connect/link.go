@@ -102,17 +102,40 @@ func (l *Link) Server() (*Server, error) {
 
 // Ping returns nil if the server answers now; of a cluster, if at least one master does.
 func (l *Link) Ping(ctx context.Context) error {
+	return l.probe(ctx, func(ctx context.Context, node redis.Cmdable) error { return node.Ping(ctx).Err() })
+}
+
+// Probed is the key of the probe of Writable.
+const Probed = "{ratelimit:readyz}:permits"
+
+// Writable returns nil if the server executes commands that write; of a cluster, if at least one
+// master does. A replica does not, nor a server that is out of memory or cannot save. The probe
+// changes nothing: a ZADD that adds no member. If the user may not write its key, an answer is
+// enough.
+func (l *Link) Writable(ctx context.Context) error {
+	return l.probe(ctx, func(ctx context.Context, node redis.Cmdable) error {
+		err := node.ZAddXX(ctx, Probed, redis.Z{Member: "readyz"}).Err()
+		if redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "MOVED") { // another master has the slot
+			return nil
+		}
+		return err
+	})
+}
+
+// probe calls ask for the server, or for each master of a cluster: then one without an error is
+// enough.
+func (l *Link) probe(ctx context.Context, ask func(context.Context, redis.Cmdable) error) error {
 	s, err := l.Server()
 	if err != nil {
 		return err
 	}
 	nodes, cluster := s.Redis.(*redis.ClusterClient)
 	if !cluster {
-		return s.Explain(s.Redis.Ping(ctx).Err())
+		return s.Explain(ask(ctx, s.Redis))
 	}
 	var answered atomic.Bool
 	err = nodes.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error {
-		err := node.Ping(ctx).Err()
+		err := ask(ctx, node)
 		if err == nil {
 			answered.Store(true)
 		}

@@ -38,10 +38,30 @@ func TestALinkToACluster(t *testing.T) {
 		if err := l.Ping(t.Context()); err != nil {
 			t.Errorf("without %d of 3 masters: %v", i, err)
 		}
+		if err := l.Writable(t.Context()); i == 0 && err != nil {
+			t.Errorf("with all masters it takes no writes: %v", err)
+		}
 		server.Kill()
 	}
 	if err := l.Ping(t.Context()); err == nil {
 		t.Error("without masters it answers")
+	}
+}
+
+// A user that may not write the key of the probe, or not by ZADD, is no reason to count a server as
+// one that takes no writes.
+func TestALinkWithoutThePermissionOfTheProbe(t *testing.T) {
+	server := redistest.Real(t)
+	if err := server.Client().Do(t.Context(), "ACL", "SETUSER", "default", "resetkeys", "~orders").Err(); err != nil {
+		t.Fatal(err)
+	}
+	l, err := connect.Dial(t.Context(), connect.Flags{Address: server.URL(), Timeout: time.Minute}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := l.Writable(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -147,7 +147,7 @@ func (s *Server) handler(ctx context.Context, link *connect.Link) http.Handler {
 		if ctx.Err() != nil {
 			return errors.New("it drains: requests in flight are answered, and no more are taken")
 		}
-		if err := link.Ping(asked); err != nil {
+		if err := link.Writable(asked); err != nil {
 			return err
 		}
 		if s.service.Load() == nil {

@@ -233,6 +233,38 @@ func TestRedisIsAway(t *testing.T) {
 	}
 }
 
+// A server is ready only while Redis takes writes: not beside a replica, whether its master is away
+// or not, nor beside a Redis that is out of memory.
+func TestReadyWhileRedisTakesWrites(t *testing.T) {
+	master, replica := redistest.Real(t), redistest.Real(t)
+	r := start(t, replica, oneAnHour, Options{Drain: time.Minute})
+	r.awaits("/readyz", 200, "ok")
+	host, port, err := net.SplitHostPort(master.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(replica.Client().SlaveOf(t.Context(), host, port).Err())
+	r.awaits("/readyz", 503, "READONLY")
+	master.Kill()
+	r.awaits("/readyz", 503, "READONLY")
+	r.awaits("/healthz", 200, "ok")
+	must(replica.Client().SlaveOf(t.Context(), "NO", "ONE").Err())
+	r.awaits("/readyz", 200, "ok")
+	must(replica.Client().ConfigSet(t.Context(), "maxmemory", "1").Err())
+	r.awaits("/readyz", 503, "OOM")
+	must(replica.Client().ConfigSet(t.Context(), "maxmemory", "0").Err())
+	r.awaits("/readyz", 200, "ok")
+	if keys := replica.Client().Keys(t.Context(), "*").Val(); len(keys) > 0 {
+		t.Errorf("the probes wrote %q", keys)
+	}
+}
+
 // A server to which Redis answers is not ready before it can answer requests.
 func TestReadyWithTheService(t *testing.T) {
 	r := &running{t: t, file: filepath.Join(t.TempDir(), "envoy.yaml")}
