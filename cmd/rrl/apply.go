@@ -76,7 +76,7 @@ func (s *session) apply(ctx context.Context, all []manage.Wanted, diff bool) err
 		if !same {
 			changed++
 			if !diff {
-				if err := change.Apply(ctx, s.Server); err != nil {
+				if err := change.Apply(ctx, s.Server, s.clientsOf); err != nil {
 					return err
 				}
 			}

@@ -29,6 +29,8 @@ have a ~: ls computes them from the stored number of free permits, so they are w
 PER_CLIENT limiter each client has its own permits: --client ID shows those of one client, --client all has a line for
 each client.
 
+A hash that has the fields of a limiter and others may belong to another program: ls names the others.
+
 On a terminal, names that are too long for its width are cut in the middle, and a narrow terminal gets fewer columns. A
 pipe and --json get whole names and all columns.`,
 		Example: `  rrl ls
@@ -80,6 +82,8 @@ type jsonRow struct {
 	TTLMs       int64      `json:"ttl_ms"` // 0: no TTL
 	Consistent  *bool      `json:"consistent,omitempty"`
 	Exact       bool       `json:"exact"` // false: too many records to read for a list
+	// fields that no limiter has: the hash may belong to another program
+	OtherFields []string `json:"other_fields,omitempty"`
 }
 
 func (s *session) ls(ctx context.Context, pattern string) error {
@@ -102,10 +106,20 @@ func (s *session) ls(ctx context.Context, pattern string) error {
 	if err != nil {
 		return err
 	}
+	others, err := survey.OtherFields(ctx, s.Redis, names...)
+	if err != nil {
+		return err
+	}
+	fields := map[string][]string{} // of other programs, by the name of the limiter
+	for i, name := range names {
+		fields[name] = others[i]
+	}
 	all := slices.Concat(found...)
 	if s.json {
 		for _, g := range all {
-			if err := s.Emit(rowOf(g)); err != nil {
+			row := rowOf(g)
+			row.OtherFields = fields[g.Name]
+			if err := s.Emit(row); err != nil {
 				return err
 			}
 		}
@@ -115,7 +129,7 @@ func (s *session) ls(ctx context.Context, pattern string) error {
 		s.Say("no limiters")
 		return nil
 	}
-	s.list(all)
+	s.list(all, fields)
 	return nil
 }
 
@@ -140,8 +154,9 @@ func rowOf(g survey.Glance) jsonRow {
 	return row
 }
 
-// list writes limiters for people.
-func (s *session) list(all []survey.Glance) {
+// list writes limiters for people. others has the fields of other programs, by the names of the
+// limiters.
+func (s *session) list(all []survey.Glance, others map[string][]string) {
 	head := []string{"NAME", "RATE", "TYPE", "FREE", "IN USE", "RECORDS", "TTL", ""}
 	t := render.Table{Right: map[int]bool{3: true, 4: true, 5: true}, Drop: []int{5, 6, 2}, Rows: [][]string{head}}
 	for _, g := range all {
@@ -150,7 +165,8 @@ func (s *session) list(all []survey.Glance) {
 			name += " of " + render.Printable(g.Client)
 		}
 		if !g.Known {
-			t.Rows = append(t.Rows, []string{name, "?", "", "", "", "", "", s.Paint(render.Bad, g.Fault)})
+			cells := []string{name, "?", "", "", "", "", "", s.Paint(render.Bad, g.Fault)}
+			t.Rows = append(t.Rows, s.withOthers(cells, others[g.Name]))
 			continue
 		}
 		rate := strings.Replace(g.Rate.String(), " per client", "", 1)
@@ -177,7 +193,33 @@ func (s *session) list(all []survey.Glance) {
 		if g.Fault != "" {
 			cells[7] = s.Paint(render.Bad, g.Fault)
 		}
-		t.Rows = append(t.Rows, cells)
+		t.Rows = append(t.Rows, s.withOthers(cells, others[g.Name]))
 	}
 	t.Write(s.Output)
+}
+
+// withOthers adds fields of another program to the last cell of a row.
+func (s *session) withOthers(cells, fields []string) []string {
+	if len(fields) == 0 {
+		return cells
+	}
+	last := &cells[len(cells)-1]
+	if *last != "" {
+		*last += "; "
+	}
+	*last += s.Paint(render.Warm, "also has "+fieldsText(fields))
+	return cells
+}
+
+// fieldsText returns the names of fields of another program, but not of more than ten.
+func fieldsText(fields []string) string {
+	var names []string
+	for _, field := range fields[:min(10, len(fields))] {
+		names = append(names, render.Printable(field))
+	}
+	text := "fields of another program: " + strings.Join(names, ", ")
+	if more := len(fields) - len(names); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -147,6 +148,7 @@ func TestLsListsLimitersAndNothingElse(t *testing.T) {
 		s.limiter("d\x00\xff", "5", "1000", "0")
 		s.limiter("e", "ten", "1000", "0")
 		s.must(s.rdb.HSet(t.Context(), "hash", "rate", "1", "type", "0", "colour", "red").Err())
+		s.limiter("f", "10", "1000", "0", "size", "3", "colour", "red", "keepAliveTime", "0")
 		s.must(s.rdb.Set(t.Context(), "text", "1", 0).Err())
 		s.must(s.rdb.PExpire(t.Context(), "a", 90*time.Minute).Err())
 		want := `NAME         RATE      TYPE     FREE  IN USE  RECORDS  TTL
@@ -155,6 +157,7 @@ b            2000/m    OVERALL   500   1,500        1  -
 c            10/m      OVERALL     9       1        1  -      does not add up: rrl show
 "d\x00\xff"  5/s       OVERALL     5       0        0  -
 e            ?                                                its rate is no whole number
+f            10/s      OVERALL    10       0        0  -      also has fields of another program: colour, size
 `
 		if got := s.ok("ls"); got != want {
 			t.Errorf("it lists\n%s\nwant\n%s", got, want)
@@ -313,6 +316,85 @@ func TestRmLeavesAloneWhatIsNoLimiter(t *testing.T) {
 		}
 		s.fails(1, "there is no limiter a", "rm", "a") // without a confirmation
 	})
+}
+
+// A hash that has other fields beside those of a limiter may belong to another program: a pattern
+// does not remove it, its name does.
+func TestAHashWithOtherFieldsIsRemovedByItsNameOnly(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		s.limiter("car", "10", "1000", "0", "colour", "red", "keepAliveTime", "0")
+		many := []string{"10", "1000", "0"}
+		for i := range 1000 {
+			many = append(many, strconv.Itoa(i), "")
+		}
+		s.limiter("many", many...)
+		s.limiter("x", "10", "1000", "0", "keepAliveTime", "0")
+		const kept = "car: kept, because it has fields of another program: colour; rrl rm car removes it\n" +
+			"many: kept, because it has fields of another program: 0, 1, 10, 100, 101, 102, 103, 104, 105, 106 and 990 more; " +
+			"rrl rm many removes it\n"
+		if got := s.ok("rm", "--match", "*"); got != kept+"x (10/s)\nNothing was changed. --yes does it.\n" {
+			t.Errorf("a dry run says %q", got)
+		}
+		if got := s.ok("rm", "--match", "*", "--yes"); got != kept+"x: removed\n" {
+			t.Errorf("by a pattern it says %q", got)
+		}
+		if did := objects(t, s.ok("rm", "--match", "c*", "--yes", "--json"))[0]; did["removed"] != false ||
+			!reflect.DeepEqual(did["other_fields"], []any{"colour"}) {
+			t.Errorf("%v", did)
+		}
+		if row := objects(t, s.ok("ls", "car", "--json"))[0]; !reflect.DeepEqual(row["other_fields"], []any{"colour"}) {
+			t.Errorf("%v", row)
+		}
+		if n := s.rdb.Exists(t.Context(), "car", "many", "x").Val(); n != 2 {
+			t.Errorf("%d of the keys are left", n)
+		}
+		if got := s.ok("rm", "car", "many", "--yes"); got != "car: removed\nmany: removed\n" {
+			t.Errorf("by its name it says %q", got)
+		}
+	})
+}
+
+// Commands on many limiters search all keys once for the limiters, and once for their clients.
+func TestSearchesForManyLimiters(t *testing.T) {
+	s := newShop(t, redistest.Shared(t))
+	for _, n := range []int{1, 10, 100} {
+		var limits strings.Builder
+		for i := range n {
+			fmt.Fprintf(&limits, "x%d: {rate: 20/s, per-client: true}\n", i)
+		}
+		file := filepath.Join(t.TempDir(), "limits.yaml")
+		s.must(os.WriteFile(file, []byte("limits:\n  "+strings.ReplaceAll(limits.String(), "\n", "\n  ")), 0o600))
+		for _, c := range []struct {
+			searches int
+			args     []string
+		}{
+			{1, []string{"ls"}},
+			{2, []string{"ls", "--client", "all"}},
+			{2, []string{"repair", "--match", "x*", "--client", "all", "--yes"}},
+			{2, []string{"reset", "--match", "x*", "--client", "all", "--yes"}},
+			{1, []string{"apply", "-f", file}},
+			{2, []string{"rm", "--match", "x*"}},
+			{2, []string{"rm", "--match", "x*", "--yes"}},
+		} {
+			s.must(s.rdb.FlushDB(t.Context()).Err())
+			for i := range n {
+				name := fmt.Sprint("x", i)
+				s.limiter(name, "10", "3600000", "1")
+				s.state(name, "a", "4", -100, rrltest.GoRecord("abc", 3))
+			}
+			searches := s.s.Monitor(func(c redistest.Command) bool {
+				return c.Name() == "SCAN" && c.Args[1] == "0"
+			})
+			s.ok(c.args...)
+			if got := len(searches.Stop()); got != c.searches {
+				t.Errorf("%d limiters: %v searches all keys %d times, want %d", n, c.args, got, c.searches)
+			}
+			removes := c.args[0] == "rm" && c.args[len(c.args)-1] == "--yes"
+			if left := s.rdb.DBSize(t.Context()).Val(); removes && left != 0 {
+				t.Errorf("%d limiters: %v leaves %d keys", n, c.args, left)
+			}
+		}
+	}
 }
 
 // Each command that changes or removes keys does not change those of another Redis type, and names

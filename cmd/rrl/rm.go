@@ -25,7 +25,8 @@ func newRm() *cobra.Command {
 		Short:      "Remove limiters, with the state of all clients",
 		Long: `rm removes limiters: the rate, the grants, and the state of all clients, for which it searches all keys. It
 asks first, unless --yes is given. With --match it does not ask: without --yes it only lists what it would remove. A
-key of another Redis type belongs to another program: it stays, and rm reports it.
+key of another Redis type belongs to another program: it stays, and rm reports it. With --match, a hash that has other
+fields beside those of a limiter stays, too: rm removes it only by its name.
 
 Services with WithRate or WithEnforcedRate create the limiter again at their next request. Calls of all
 others fail until trySetRate or setRate is called again.`,
@@ -44,6 +45,15 @@ others fail until trySetRate or setRate is called again.`,
 			agree = func(context.Context, *removal) (bool, error) { return true, nil }
 		case pattern != "":
 			agree = func(_ context.Context, r *removal) (bool, error) { return false, s.listRemoval(r) }
+		}
+		if pattern != "" {
+			limiters := agree
+			agree = func(ctx context.Context, r *removal) (bool, error) {
+				if len(r.fields) > 0 {
+					return false, s.listKept(r)
+				}
+				return limiters(ctx, r)
+			}
 		}
 		if err := s.rm(ctx, names, agree); err != nil {
 			return err
@@ -64,6 +74,7 @@ type removal struct {
 	name    string
 	rate    string   // or why it has none
 	clients []string // with state
+	fields  []string // of another program, in the same hash
 }
 
 // String describes it in one line.
@@ -71,6 +82,9 @@ func (r *removal) String() string {
 	text := fmt.Sprintf("%s (%s)", render.Printable(r.name), r.rate)
 	if len(r.clients) > 0 {
 		text += ", with the state of " + render.Number(int64(len(r.clients)), "client")
+	}
+	if len(r.fields) > 0 {
+		text += ", with " + fieldsText(r.fields)
 	}
 	return text
 }
@@ -132,13 +146,20 @@ func (s *session) removal(ctx context.Context, name string) (*removal, error) {
 	}
 	rate, err := l.Config(ctx)
 	r := &removal{name: name, rate: rate.String()}
+	if there {
+		fields, err := survey.OtherFields(ctx, s.Redis, name)
+		if err != nil {
+			return nil, err
+		}
+		r.fields = fields[0]
+	}
 	if err != nil {
 		if !survey.Tolerable(err) {
 			return nil, err
 		}
 		r.rate = survey.Reason(err)
 	}
-	if r.clients, err = l.Clients(ctx); err != nil {
+	if r.clients, err = s.clientsOf(ctx, name); err != nil {
 		return nil, err
 	}
 	if !there && len(r.clients) == 0 {
@@ -156,14 +177,26 @@ type jsonRemoved struct {
 	Removed bool     `json:"removed"`        // false in a list of what would be removed
 	Clients int      `json:"clients"`        // clients whose state was removed, or would be
 	Left    []string `json:"left,omitempty"` // keys that stay, since another program uses them
+	// of another program, in the same hash; with any, --match does not remove it
+	OtherFields []string `json:"other_fields,omitempty"`
 }
 
 // listRemoval writes what would be removed.
 func (s *session) listRemoval(r *removal) error {
 	if s.json {
-		return s.Emit(jsonRemoved{render.NameOf(r.name), false, len(r.clients), nil})
+		return s.Emit(jsonRemoved{JSONName: render.NameOf(r.name), Clients: len(r.clients)})
 	}
 	s.Say("%v", r)
+	return nil
+}
+
+// listKept writes that a limiter stays.
+func (s *session) listKept(r *removal) error {
+	if s.json {
+		return s.Emit(jsonRemoved{JSONName: render.NameOf(r.name), OtherFields: r.fields})
+	}
+	s.Say("%s: kept, because it has %s; rrl rm %s removes it", render.Printable(r.name), fieldsText(r.fields),
+		render.ShellName(r.name))
 	return nil
 }
 
@@ -181,7 +214,7 @@ func (s *session) remove(ctx context.Context, r *removal) (bool, error) {
 		return false, nil
 	}
 	if s.json {
-		return true, s.Emit(jsonRemoved{render.NameOf(r.name), true, gone.Clients, keysOf(gone.Left)})
+		return true, s.Emit(jsonRemoved{render.NameOf(r.name), true, gone.Clients, keysOf(gone.Left), r.fields})
 	}
 	text := render.Printable(r.name) + ": removed"
 	if len(gone.Left) > 0 {

@@ -111,6 +111,8 @@ type session struct {
 	*render.Output
 	in   io.Reader
 	errs io.Writer
+	// clients that have state, by the names of limiters; nil before clientsOf has searched all keys
+	clients map[string][]string
 }
 
 // begin returns a session without a server.
@@ -157,6 +159,19 @@ func (c *common) clientID() (string, error) {
 	return id, nil
 }
 
+// clientsOf returns the clients that have state of their own on a limiter. The first call searches
+// all keys, for all limiters of the command.
+func (s *session) clientsOf(ctx context.Context, name string) ([]string, error) {
+	if s.clients == nil {
+		keys, err := survey.StateKeys(ctx, s.Redis, nil)
+		if err != nil {
+			return nil, err
+		}
+		s.clients = survey.Clients(keys)
+	}
+	return s.clients[name], nil
+}
+
 // states returns the limiters to work on for one name: one for a shared state; of a PER_CLIENT
 // limiter one for each selected client. "--client all" selects a shared state, too.
 func (s *session) states(ctx context.Context, name string) ([]*connect.Limiter, error) {
@@ -178,7 +193,7 @@ func (s *session) states(ctx context.Context, name string) ([]*connect.Limiter, 
 	case s.client != survey.Everyone:
 		return []*connect.Limiter{s.Limiter(name, s.client)}, nil
 	}
-	ids, err := shared.Clients(ctx)
+	ids, err := s.clientsOf(ctx, name)
 	var all []*connect.Limiter
 	for _, id := range ids {
 		all = append(all, s.Limiter(name, id))

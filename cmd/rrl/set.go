@@ -71,7 +71,7 @@ A service replaces this rate if it calls setRate at its start, or, with WithEnfo
 		if err != nil {
 			return err
 		}
-		if err := change.Apply(ctx, s.Server); err != nil {
+		if err := change.Apply(ctx, s.Server, s.clientsOf); err != nil {
 			return err
 		}
 		if s.json {

@@ -339,7 +339,7 @@ func ttlText(v *survey.Survey) string {
 
 // showClients writes a line for each client of a PER_CLIENT limiter.
 func (s *session) showClients(ctx context.Context, shared *connect.Limiter, rate rratelimiter.Rate) error {
-	ids, err := shared.Clients(ctx)
+	ids, err := s.clientsOf(ctx, shared.Name())
 	if err != nil {
 		return err
 	}

@@ -95,13 +95,16 @@ func readable(ctx context.Context, l *connect.Limiter) (r rratelimiter.Rate, err
 func (c Change) Same() bool { return c.Old != nil && *c.Old == c.Rate }
 
 // Apply sets the rate: live grants stay counted, unless they are to be forgotten. Of a PER_CLIENT
-// limiter it adjusts the free permits of each client.
-func (c *Change) Apply(ctx context.Context, s *connect.Server) error {
+// limiter it adjusts the free permits of each client; clients returns those of a limiter by its
+// name.
+func (c *Change) Apply(
+	ctx context.Context, s *connect.Server, clients func(context.Context, string) ([]string, error),
+) error {
 	l := s.Limiter(c.Name, "")
 	var ids []string
 	if c.Rate.Type == rratelimiter.PerClient { // before anything is changed, as it goes through all keys and may fail
 		var err error
-		if ids, err = l.Clients(ctx); err != nil {
+		if ids, err = clients(ctx, c.Name); err != nil {
 			return err
 		}
 	}

@@ -112,7 +112,7 @@ func AreLimiters(ctx context.Context, rdb redis.UniversalClient, keys ...string)
 	known := map[int]int{} // fields of a limiter, of those keys that may be a broken one
 	fields := make([]*redis.SliceCmd, len(keys))
 	err := pipelined(ctx, rdb, len(keys), func(p redis.Pipeliner, i int) {
-		fields[i] = p.HMGet(ctx, keys[i], "rate", "interval", "type", "keepAliveTime")
+		fields[i] = p.HMGet(ctx, keys[i], configFields...)
 	})
 	if err != nil {
 		return nil, err
@@ -142,6 +142,47 @@ func AreLimiters(ctx context.Context, rdb redis.UniversalClient, keys ...string)
 	}
 	return found, err
 }
+
+// OtherFields returns, for each limiter, the fields of its configuration that no limiter has: they
+// belong to another program, and perhaps the whole hash does.
+func OtherFields(ctx context.Context, rdb redis.UniversalClient, names ...string) ([][]string, error) {
+	found := make([][]string, 0, len(names))
+	for some := range slices.Chunk(names, scanned) {
+		known, lengths := make([]*redis.SliceCmd, len(some)), make([]*redis.IntCmd, len(some))
+		err := pipelined(ctx, rdb, len(some), func(p redis.Pipeliner, i int) {
+			known[i], lengths[i] = p.HMGet(ctx, some[i], configFields...), p.HLen(ctx, some[i])
+		})
+		if err != nil {
+			return nil, err
+		}
+		for i, name := range some {
+			more, err := lengths[i].Result()
+			if err != nil && !IsWrongType(err) {
+				return nil, err
+			}
+			for _, value := range known[i].Val() {
+				if value != nil {
+					more--
+				}
+			}
+			var fields []string
+			if more > 0 {
+				all, err := rdb.HGetAll(ctx, name).Result()
+				if err != nil {
+					return nil, err
+				}
+				fields = slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(field string) bool {
+					return slices.Contains(configFields, field)
+				})
+			}
+			found = append(found, fields)
+		}
+	}
+	return found, nil
+}
+
+// configFields are the fields of a limiter's configuration. The first three are always there.
+var configFields = []string{"rate", "interval", "type", "keepAliveTime"}
 
 // pipelined sends n commands together. What the server says to one of them is no error: a key may
 // have become something else meanwhile.
