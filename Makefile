@@ -44,8 +44,8 @@ lint:
 release-check:
 	scripts/check release
 
-# Prints the direct dependencies of each module, and the tools, that are behind their newest release; fails if one can be
-# updated. It needs the module proxy, so it is not part of proof: see docs/releasing.md.
+# Prints the dependencies of each module, direct or of golang.org/x, and the tools, that are behind their newest release;
+# fails if one can be updated. It needs the module proxy, so it is not part of proof: see docs/releasing.md.
 outdated:
 	scripts/check outdated
 

@@ -62,14 +62,13 @@ func TestWhatIsNotForUsersIsRefused(t *testing.T) {
 	}
 }
 
-// A dependency can be updated to its latest release that needs no later Go.
-func TestLaterReleases(t *testing.T) {
-	t.Chdir(t.TempDir()) // no go.mod is there
-	proxy, pseudo := t.TempDir(), "v0.0.0-20260102030405-0123456789ab"
-	for path, releases := range map[string]map[string]string{ // the Go that each release needs
-		"example.com/new":    {"v1.0.0": "1.20", "v1.1.0": "1.25.0", "v1.2.0": "1.26.0", "v1.3.0-rc.1": "1.20"},
-		"example.com/pseudo": {pseudo: "1.26.0"},
-	} {
+const pseudo = "v0.0.0-20260102030405-0123456789ab"
+
+// serve makes a module proxy, and Go use it. Each release of a module needs a Go version.
+func serve(t *testing.T, modules map[string]map[string]string) {
+	t.Helper()
+	proxy := t.TempDir()
+	for path, releases := range modules {
 		list := ""
 		for v, goes := range releases {
 			write(t, filepath.Join(proxy, path, "@v", v+".info"), `{"Version": "`+v+`"}`)
@@ -83,8 +82,41 @@ func TestLaterReleases(t *testing.T) {
 	}
 	t.Setenv("GOPROXY", "file://"+filepath.ToSlash(proxy))
 	t.Setenv("GOSUMDB", "off")
-	t.Setenv("GOFLAGS", "-modcacherw")
+	t.Setenv("GOFLAGS", "-modcacherw -mod=mod") // a go.mod of a test has no go.sum
 	t.Setenv("GOMODCACHE", t.TempDir())
+}
+
+// A direct dependency must be up to date, and so must an indirect one of golang.org/x that has
+// releases.
+func TestWhichDependenciesAreChecked(t *testing.T) {
+	two := map[string]string{"v0.1.0": "1.20", "v0.2.0": "1.20", "v0.3.0": "1.26.0"}
+	serve(t, map[string]map[string]string{
+		"example.com/other": {"v0.1.0": "1.20"}, "example.com/new": two,
+		"golang.org/x/new": two, "golang.org/x/exp": {pseudo: "1.20"},
+	})
+	for nested, want := range map[string]string{
+		"require example.com/new v0.1.0\n":                                          "1 can be updated",
+		"require example.com/new v0.1.0 // indirect\n":                              "",
+		"require golang.org/x/new v0.1.0 // indirect\n":                             "1 can be updated",
+		"require golang.org/x/new v0.2.0 // indirect\n":                             "", // v0.3.0 needs a later Go
+		"require golang.org/x/exp v0.0.0-20250102030405-0123456789ab // indirect\n": "",
+		"require golang.org/x/exp v0.0.0-20250102030405-0123456789ab\n":             "1 can be updated",
+	} {
+		checkout(t, nested)
+		err := run([]string{"outdated"})
+		if (err == nil) != (want == "") || err != nil && err.Error() != want {
+			t.Errorf("%s: %v, expected %q", nested, err, want)
+		}
+	}
+}
+
+// A dependency can be updated to its latest release that needs no later Go.
+func TestLaterReleases(t *testing.T) {
+	t.Chdir(t.TempDir()) // no go.mod is there
+	serve(t, map[string]map[string]string{
+		"example.com/new":    {"v1.0.0": "1.20", "v1.1.0": "1.25.0", "v1.2.0": "1.26.0", "v1.3.0-rc.1": "1.20"},
+		"example.com/pseudo": {pseudo: "1.26.0"},
+	})
 	for _, c := range []struct {
 		path, version, goes, text string
 		update                    bool

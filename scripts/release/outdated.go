@@ -18,9 +18,16 @@ import (
 // have at least that version.
 const oldest = "github.com/redis/go-redis/v9"
 
-// outdated prints which direct dependencies of each module are behind their newest release, and
-// which of the tools. It returns an error if one can be updated. It cannot if each later release
-// needs a later Go than the module.
+// checked reports whether a module must keep up with a dependency: with each direct one, and with
+// the releases of golang.org/x, because the fixes of vulnerabilities in the Go team's modules
+// should reach users whose go.mod has no later version.
+func checked(r *modfile.Require) bool {
+	return !r.Indirect || strings.HasPrefix(r.Mod.Path, "golang.org/x/") && !module.IsPseudoVersion(r.Mod.Version)
+}
+
+// outdated prints which dependencies of each module are behind their newest release, of those that
+// are checked, and which of the tools. It returns an error if one can be updated. It cannot if each
+// later release needs a later Go than the module.
 func (w *workspace) outdated(tools []string) error {
 	proxy := listings{}
 	behind := 0
@@ -36,7 +43,7 @@ func (w *workspace) outdated(tools []string) error {
 	}
 	for _, m := range w.modules {
 		for _, r := range m.Require {
-			if r.Indirect || ours(r.Mod.Path) || m.Module.Mod.Path == root && r.Mod.Path == oldest {
+			if !checked(r) || ours(r.Mod.Path) || m.Module.Mod.Path == root && r.Mod.Path == oldest {
 				continue
 			}
 			if err := look(m.Syntax.Name, m.Go.Version, r.Mod); err != nil {
