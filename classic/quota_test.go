@@ -244,8 +244,7 @@ func TestQuotaPeriods(t *testing.T) {
 	}
 	for _, wrong := range []classic.Period{classic.Weekly(7), classic.Monthly(0), classic.Monthly(32)} {
 		if _, err := classic.NewQuota(rdb, "user", 5, classic.Days{Period: wrong}).Allow(t.Context(), 1); !errors.Is(
-			err,
-			rratelimiter.ErrInvalidOption,
+			err, rratelimiter.ErrInvalidOption,
 		) {
 			t.Errorf("%+v: %v", wrong, err)
 		}

@@ -85,8 +85,7 @@ func TestFleetOnCluster(t *testing.T) {
 
 				slices.Sort(keys)
 				if expected := []string{prefix + name, state + ":permits", state + ":value"}; !slices.Equal(
-					keys,
-					sorted(expected),
+					keys, sorted(expected),
 				) {
 					t.Errorf("the node holds %q, want %q", keys, expected)
 				}

@@ -187,8 +187,7 @@ func TestOwnLimitsSeeEachReading(t *testing.T) {
 	// Other fields of the request are in each reading.
 	r.Host, r.Header = "shop.example", http.Header{"X-Key": {"k"}}
 	if keys := keysOf(r, func(r *http.Request) string { return r.Host + r.Header.Get("X-Key") }); !slices.Equal(
-		keys,
-		[]string{"shop.examplek"},
+		keys, []string{"shop.examplek"},
 	) {
 		t.Errorf("%q", keys)
 	}

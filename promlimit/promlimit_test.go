@@ -208,10 +208,7 @@ func TestMetricsAreDescribed(t *testing.T) {
 			labels = append(labels, "`"+l.GetName()+"`")
 		}
 		row := fmt.Sprintf(
-			"| `%s` | %s | %s |",
-			f.GetName(),
-			strings.ToLower(f.GetType().String()),
-			strings.Join(labels, ", "),
+			"| `%s` | %s | %s |", f.GetName(), strings.ToLower(f.GetType().String()), strings.Join(labels, ", "),
 		)
 		if !strings.Contains(text, row) {
 			t.Errorf("docs/observability.md does not have: %s", row)

@@ -535,8 +535,7 @@ func TestOnCluster(t *testing.T) {
 		}
 	}
 	if err := take(t, rdb, "x").Restore(t.Context(), rdb, snapshot.As("a{b")); !errors.Is(
-		err,
-		rratelimiter.ErrCrossSlotName,
+		err, rratelimiter.ErrCrossSlotName,
 	) {
 		t.Errorf("%v", err)
 	}

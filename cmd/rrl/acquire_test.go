@@ -45,9 +45,7 @@ func TestAcquireTakesPermits(t *testing.T) {
 		s.fails(
 			1,
 			`-1 is neither a number of permits nor a rate; a name that begins with - is --quoted '"-1"'; see rrl acquire --help`,
-			"acquire",
-			"x",
-			"-1",
+			"acquire", "x", "-1",
 		)
 		s.fails(1, "-5/s is neither a number of permits nor a rate", "set", "x", "-5/s")
 		s.fails(1, "needs the name of a limiter", "acquire")

@@ -256,11 +256,7 @@ func TestDoctorKeepsControlCharactersFromTheTerminal(t *testing.T) {
 		s.must(s.rdb.Expire(t.Context(), "{\x1b[31m}:value", time.Hour).Err())
 		code, out, errs := s.run("doctor")
 		contains(
-			t,
-			out,
-			"unknown-records",
-			`find out who writes to "{\x1b[31m}:permits"`,
-			"state-expires",
+			t, out, "unknown-records", `find out who writes to "{\x1b[31m}:permits"`, "state-expires",
 			`the TTL of "{\x1b[31m}:value"`,
 		)
 		if code != 1 || errs != "" || strings.Contains(out, "\x1b") {

@@ -235,8 +235,7 @@ func TestSetKeepsWhatIsNotSaid(t *testing.T) {
 		}
 		s.limiter("pc", "50", "abc", "1", "keepAliveTime", "3600000")
 		if got := s.ok("set", "pc", "50/s"); !strings.HasPrefix(
-			got,
-			"pc: 50/s per client keep-alive 1h, in place of one that can't be used: ",
+			got, "pc: 50/s per client keep-alive 1h, in place of one that can't be used: ",
 		) {
 			t.Errorf("where the interval alone is broken it says %q", got)
 		}
@@ -616,8 +615,7 @@ func TestJSONHoldsNothingThatATerminalInterprets(t *testing.T) {
 		}
 		for _, args := range [][]string{{"ls"}, {"doctor"}} {
 			if _, out, errs := s.run(args...); strings.ContainsFunc(
-				out+errs,
-				func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' },
+				out+errs, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' },
 			) {
 				t.Errorf("%q writes %q", args, out+errs)
 			}
@@ -848,8 +846,7 @@ func TestCompletionOffersNames(t *testing.T) {
 		{[]string{"ls", "--client", ""}, "all\n"},
 	} {
 		if _, out, _ := rrl(t.Context(), append([]string{"__complete"}, c.args...)...); !strings.HasPrefix(
-			out,
-			c.want+":4\n",
+			out, c.want+":4\n",
 		) {
 			t.Errorf("of %q it offers %q, want %q", c.args, out, c.want)
 		}

@@ -107,15 +107,11 @@ replica does not, and else, or after the signal, 503 with the reason.`,
 	f.StringVar(&o.Rules, "rules", "", "`file` of the rules: YAML")
 	f.StringVar(&listen, "listen", "127.0.0.1:8081", "`address` of the service: host:port")
 	f.StringVar(
-		&metrics,
-		"metrics",
-		"",
+		&metrics, "metrics", "",
 		"`address` of metrics for Prometheus, at /metrics, and of /healthz and /readyz: host:port; without it none are served",
 	)
 	f.IntVar(
-		&o.DenyCache,
-		"deny-cache",
-		0,
+		&o.DenyCache, "deny-cache", 0,
 		"`limiters` whose refusals are kept in memory, and repeated without a call to Redis; 0: none",
 	)
 	c.addFlags(cmd)

@@ -98,9 +98,7 @@ found differences. acquire has 124 and more: see rrl acquire --help.`,
 		text := err.Error()
 		if parts := negative.FindStringSubmatch(text); parts != nil {
 			text = fmt.Sprintf(
-				`%s is neither a number of permits nor a rate; a name that begins with - is --quoted '"%s"'`,
-				parts[1],
-				parts[1],
+				`%s is neither a number of permits nor a rate; a name that begins with - is --quoted '"%s"'`, parts[1], parts[1],
 			)
 		}
 		return fmt.Errorf("%s; see %s --help", connect.Redacted(text), cmd.CommandPath())

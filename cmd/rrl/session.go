@@ -90,9 +90,7 @@ func (c *common) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&c.json, "json", false, "write one JSON object a line")
 	f.BoolVar(&c.quoted, "quoted", false, `read names, and ids of clients, in double quotes with escapes: "a\x00b"`)
 	f.StringVar(
-		&c.Address,
-		"redis",
-		"",
+		&c.Address, "redis", "",
 		"`address` of Redis: host:6379, redis://host:6379/0, rediss:// for TLS, unix:///socket, redis+cluster://host:6379, redis+sentinel://host:26379/master",
 	)
 	f.StringVar(&c.CA, "ca", "", "`file` with the CA certificates for the server's certificate (PEM)")

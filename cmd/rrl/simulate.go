@@ -58,9 +58,7 @@ Algorithms:
 		&o.Docs, "docs", "", "update the tables of all built-in traces in this page of Markdown, and the charts beside it",
 	)
 	flags.StringVar(
-		&o.Address,
-		"redis",
-		"",
+		&o.Address, "redis", "",
 		"measure the memory of keys by MEMORY USAGE on this server: host:port, or redis://[user:password@]host:port[/db]",
 	)
 	flags.SortFlags = false

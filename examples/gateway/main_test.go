@@ -173,8 +173,7 @@ func TestNamesInRedis(t *testing.T) {
 		keys := rdb.Keys(t.Context(), "ratelimit:*").Val()
 		slices.Sort(keys)
 		if want := []string{"ratelimit:203.0.113.7:/orders:1m", "ratelimit:203.0.113.7:/orders:1s"}; !slices.Equal(
-			keys,
-			want,
+			keys, want,
 		) {
 			t.Errorf("%v, not %v", keys, want)
 		}

@@ -237,15 +237,8 @@ func TestSlotsMovedUnderLoad(t *testing.T) {
 	m := moveUnderLoad(t, nodes, callTimeout, moveSlot)
 	said := answers(t, nodes, "MOVED", "ASK", "TRYAGAIN")
 	t.Logf(
-		"%d calls on what moved, %d failed, p99 %v; %d on others, p99 %v; servers said %v",
-		len(
-			m.onMoved,
-		),
-		len(m.onMoved.where(failed)),
-		m.onMoved.percentile(99),
-		len(m.onOthers),
-		m.onOthers.percentile(99),
-		said,
+		"%d calls on what moved, %d failed, p99 %v; %d on others, p99 %v; servers said %v", len(m.onMoved),
+		len(m.onMoved.where(failed)), m.onMoved.percentile(99), len(m.onOthers), m.onOthers.percentile(99), said,
 	)
 	if said["MOVED"] < moves || said["ASK"]+said["TRYAGAIN"] == 0 {
 		t.Errorf("calls met too little of %d moves: %v", moves, said)

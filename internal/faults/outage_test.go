@@ -88,8 +88,7 @@ func drawOutage(t *testing.T, r *round) {
 
 	var b strings.Builder
 	fmt.Fprint(
-		&b,
-		"```mermaid\ngantt\n    dateFormat x\n    axisFormat %-S s\n    tickInterval 1second\n    section Redis\n",
+		&b, "```mermaid\ngantt\n    dateFormat x\n    axisFormat %-S s\n    tickInterval 1second\n    section Redis\n",
 	)
 	bar := func(label string, from, until time.Duration) {
 		fmt.Fprintf(&b, "    %s :%d, %d\n", label, from.Milliseconds(), until.Milliseconds())

@@ -152,9 +152,7 @@ func TestFullMemory(t *testing.T) {
 		"acquire, refused":     plain(func(l *rratelimiter.Limiter) error { _, err := l.TryAcquire(ctx, 20); return err }),
 		"up to":                plain(func(l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 50); return err }),
 		"allow":                plain(func(l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 1); return err }),
-		"allow all": plain(
-			func(l *rratelimiter.Limiter) error { _, err := client.AllowAll(ctx, 1, l, l); return err },
-		),
+		"allow all":            plain(func(l *rratelimiter.Limiter) error { _, err := client.AllowAll(ctx, 1, l, l); return err }),
 		"allow all of two": plain(func(l *rratelimiter.Limiter) error {
 			_, err := client.AllowAll(ctx, 15, l, client.RateLimiter("other", rratelimiter.WithRate(minute)))
 			return err
@@ -162,9 +160,7 @@ func TestFullMemory(t *testing.T) {
 		"release one":         plain(func(l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 1); return err }),
 		"release all":         plain(func(l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 50); return err }),
 		"try to set the rate": plain(func(l *rratelimiter.Limiter) error { _, err := l.TrySetRate(ctx, minute); return err }),
-		"set the rate": plain(
-			func(l *rratelimiter.Limiter) error { return l.SetRate(ctx, rratelimiter.PerMinute(30)) },
-		),
+		"set the rate":        plain(func(l *rratelimiter.Limiter) error { return l.SetRate(ctx, rratelimiter.PerMinute(30)) }),
 		"keep state": plain(func(l *rratelimiter.Limiter) error {
 			return l.SetRate(ctx, rratelimiter.PerMinute(30), rratelimiter.KeepState())
 		}),

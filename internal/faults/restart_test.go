@@ -203,8 +203,7 @@ func TestRedisClientClosed(t *testing.T) {
 			}
 		}
 		if c := ask(1, func() (bool, error) { return test.limiter.TryAcquire(t.Context(), 1) }); !errors.Is(
-			c.err,
-			redis.ErrClosed,
+			c.err, redis.ErrClosed,
 		) {
 			t.Errorf("%s, afterwards: %v", test.what, c.err)
 		}

@@ -30,8 +30,7 @@ func TestNilLedger(t *testing.T) {
 	forSearches := []string{"AppendState", "Clone", "GivenBack", "Unused"} // in state.go
 	panics = slices.DeleteFunc(panics, func(name string) bool { return slices.Contains(forSearches, name) })
 	if want := []string{"Brought", "Change", "Done", "MustRefill", "Start", "Sweep", "Take", "Untake"}; !slices.Equal(
-		panics,
-		want,
+		panics, want,
 	) {
 		t.Errorf("%v panic, expected %v", panics, want)
 	}

@@ -62,8 +62,7 @@ func stages() ([][]string, error) {
 func main() {
 	only := flag.String("run", "", "only mutations whose file or text matches this `pattern`")
 	since := flag.String(
-		"changed",
-		"",
+		"changed", "",
 		"only mutations of files that changed since this `revision`, and new mutations; 1: since the last release",
 	)
 	update := flag.Bool("update", false, "write killers.json")

@@ -369,8 +369,7 @@ func TestRecountReplies(t *testing.T) {
 		t.Errorf("%v, %v, %v", notes, progress, err)
 	}
 	if args := (Recount{"now", progress}).Args(); !slices.Equal(
-		args,
-		[]any{"now", "newest", "oldest", int64(1000), int64(5000), int64(-7)},
+		args, []any{"now", "newest", "oldest", int64(1000), int64(5000), int64(-7)},
 	) {
 		t.Errorf("the next call has %v", args)
 	}

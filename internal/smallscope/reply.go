@@ -88,11 +88,7 @@ func (s *search) replied(w *world, i int) error {
 		var err error
 		if call.replied {
 			err = s.event(
-				w,
-				i,
-				func(next *world, _ *client) error { return s.receive(next, i, at) },
-				"%s has the reply %v",
-				spec.Name,
+				w, i, func(next *world, _ *client) error { return s.receive(next, i, at) }, "%s has the reply %v", spec.Name,
 				s.replies.all[call.reply],
 			)
 		}

@@ -68,8 +68,7 @@ func (s *search) request(w *world, i int, call *call) (*protocol.AcquireRequest,
 	at := s.clock(i, call.first, call.setFirst)
 	e := new(protocol.Encoder)
 	e.Init(
-		protocol.Options{Lease: spec.Lease, Granularity: spec.Granularity, ServerTime: spec.ByServer},
-		identity,
+		protocol.Options{Lease: spec.Lease, Granularity: spec.Granularity, ServerTime: spec.ByServer}, identity,
 		func() time.Time { return at },
 	)
 	r := new(protocol.AcquireRequest)

@@ -188,8 +188,7 @@ func labels(t *testing.T, start func(func(string) string, int) Exporter) {
 		t.Errorf("granted: %v", got)
 	}
 	if got := of("waiting.requests"); !maps.Equal(
-		got,
-		map[string]float64{"waiting.requests{limiter=a}": 1, "waiting.requests{limiter=other}": 2},
+		got, map[string]float64{"waiting.requests{limiter=a}": 1, "waiting.requests{limiter=other}": 2},
 	) {
 		t.Errorf("waiting: %v", got)
 	}

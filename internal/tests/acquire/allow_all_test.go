@@ -208,8 +208,7 @@ func TestAllowAllNTakesItsOwnNumberOfEach(t *testing.T) {
 		before := r.Dump()
 		for _, permits := range [][]int64{{1}, {1, 1, 1}, {1, 0}, {-1, 1}, nil} {
 			if results, err := r.Client.AllowAllN(ctx, permits, requests, tokens); !errors.Is(
-				err,
-				rratelimiter.ErrInvalidPermits,
+				err, rratelimiter.ErrInvalidPermits,
 			) ||
 				results != nil {
 				t.Errorf("%d of two limiters: %+v, %v", permits, results, err)

@@ -33,8 +33,7 @@ func TestReleaseGivesBackTheOldestFirst(t *testing.T) {
 				Oldest: start.Add(time.Second), Newest: start.Add(2 * time.Second), Consistent: true})
 			shrunk := records[1].Member[:len(records[1].Member)-4] + "\x02\x00\x00\x00"
 			if got, want := r.Members(l), []rig.Stored{{Member: shrunk, Score: records[1].Score}, records[2]}; !slices.Equal(
-				got,
-				want,
+				got, want,
 			) {
 				t.Errorf("%v: the records are %x, want %x", f, got, want)
 			}

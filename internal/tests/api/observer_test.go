@@ -222,8 +222,7 @@ func TestObserversForwardDecisionsOfGuards(t *testing.T) {
 	}
 	for _, l := range []*guardLog{first, second} {
 		if want := (rratelimiter.GuardInfo{Policy: "api", Outcome: "allowed"}); !slices.Equal(
-			l.decisions,
-			[]rratelimiter.GuardInfo{want, want},
+			l.decisions, []rratelimiter.GuardInfo{want, want},
 		) {
 			t.Errorf("%+v", l.decisions)
 		}

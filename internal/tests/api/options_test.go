@@ -120,8 +120,7 @@ func TestWithRateSetsTheRateOnlyWhereNoneIs(t *testing.T) {
 			TTL: time.Hour, Consistent: true})
 		fields := r.Redis.HGetAll(t.Context(), "rl").Val()
 		if want := map[string]string{"rate": "5", "interval": "60000", "type": "1", "keepAliveTime": "3600000"}; !reflect.DeepEqual(
-			fields,
-			want,
+			fields, want,
 		) {
 			t.Errorf("the configuration is %v, want %v", fields, want)
 		}

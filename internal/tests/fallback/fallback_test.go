@@ -353,8 +353,7 @@ func TestFallbackOfAcquireUpToAndAllowAll(t *testing.T) {
 			}
 		}
 		if _, err := p.AllowAll(t.Context(), 1, limiter("{a}1", 5), p.RateLimiter("{a}2")); !errors.Is(
-			err,
-			syscall.ECONNREFUSED,
+			err, syscall.ECONNREFUSED,
 		) {
 			t.Errorf("with a limiter that does not fall back: %v", err)
 		}
@@ -420,8 +419,7 @@ func TestFallbackLeavesAnswersAlone(t *testing.T) {
 		rdb := s.Client()
 		c := rratelimiter.NewClient(rdb, rig.Patient)
 		if _, err := c.RateLimiter("none", rratelimiter.WithFallback(1)).TryAcquire(t.Context(), 1); !errors.Is(
-			err,
-			rratelimiter.ErrNotInitialized,
+			err, rratelimiter.ErrNotInitialized,
 		) {
 			t.Error(err)
 		}
@@ -439,8 +437,7 @@ func TestFallbackLeavesAnswersAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := c.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithFallback(1)).Acquire(t.Context(), 1); !errors.Is(
-			err,
-			redis.ErrClosed,
+			err, redis.ErrClosed,
 		) {
 			t.Error(err)
 		}

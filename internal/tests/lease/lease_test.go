@@ -397,8 +397,7 @@ func TestAllowAllFromLeases(t *testing.T) {
 			rig.EndLeases(t, l)
 		}
 		rig.Soon(
-			t,
-			"the return of what is unused",
+			t, "the return of what is unused",
 			func() bool { return r.Free(r.Limiter("a")) == 950 && r.Free(r.Limiter("b")) == 485 },
 		)
 	})
@@ -434,8 +433,7 @@ func TestTakeAllFromLeases(t *testing.T) {
 			rig.EndLeases(t, l)
 		}
 		rig.Soon(
-			t,
-			"the return of what is unused",
+			t, "the return of what is unused",
 			func() bool { return r.Free(r.Limiter("a")) == 955 && r.Free(r.Limiter("b")) == 990 },
 		)
 	})

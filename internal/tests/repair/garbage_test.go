@@ -317,12 +317,8 @@ func (g *messer) first(ctx context.Context, o aftermath, found view) (mended boo
 		return false, nil // there is no state, or more of it than one call checks
 	}
 	l := rratelimiter.NewClient(
-		g.rdb,
-		rratelimiter.WithClientID("me"),
-		rig.Patient,
-		rratelimiter.WithClock(
-			func() time.Time { return time.UnixMilli(g.clock.Load()) },
-		),
+		g.rdb, rratelimiter.WithClientID("me"), rig.Patient,
+		rratelimiter.WithClock(func() time.Time { return time.UnixMilli(g.clock.Load()) }),
 	).RateLimiter(g.name, options.opts...)
 	want := max(0, found.free())
 	if s, err := l.State(ctx); err != nil || s.Available != want {

@@ -102,9 +102,7 @@ func TestGranularityJoinsTheGrantsOfABucket(t *testing.T) {
 			}
 			// The record has the id of the last grant.
 			member := r.Members(l)[0].Member
-			mine, theirs := binary.BigEndian.Uint16(
-				[]byte(last[len(last)-2:]),
-			), binary.BigEndian.Uint16(
+			mine, theirs := binary.BigEndian.Uint16([]byte(last[len(last)-2:])), binary.BigEndian.Uint16(
 				[]byte(member[len(member)-6:]),
 			)
 			if mine-theirs != 1 {

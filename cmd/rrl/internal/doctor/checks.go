@@ -97,9 +97,7 @@ func judge(v *survey.Survey) (all []Finding) {
 			Warning,
 			"state-expires",
 			"the keys with its grants have a TTL, its configuration has none: Redis may remove grants that still count",
-			"find the program that sets the TTL of "+render.Printable(
-				v.Keys[1].Name,
-			)+" or "+render.Printable(
+			"find the program that sets the TTL of "+render.Printable(v.Keys[1].Name)+" or "+render.Printable(
 				v.Keys[2].Name,
 			)+"; redis-cli PERSIST removes it",
 		)

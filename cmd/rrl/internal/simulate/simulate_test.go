@@ -168,8 +168,7 @@ func TestSimulateRenewsAPage(t *testing.T) {
 		t.Error(renewed)
 	}
 	if chart := content(t, filepath.Join(strings.TrimSuffix(page, ".md"), "border.svg")); !bytes.Contains(
-		chart,
-		[]byte("gcra"),
+		chart, []byte("gcra"),
 	) {
 		t.Error("the chart has no gcra")
 	}

@@ -257,8 +257,7 @@ func TestThePageOffersTheClients(t *testing.T) {
 		}
 		address, _ := startSite(t, s, "*")
 		if got := read[clientList](t, address+"/clients?name=each"); !slices.Equal(
-			got.Clients,
-			[]clientEntry{{"alice", "alice", 4}, {"bob", "bob", 3}},
+			got.Clients, []clientEntry{{"alice", "alice", 4}, {"bob", "bob", 3}},
 		) ||
 			got.More != 0 {
 			t.Errorf("%+v", got)
