@@ -237,9 +237,9 @@ func WithLease(d time.Duration) LimiterOption {
 }
 
 // WithDenyCache lets this process answer requests from a cache of refusals. If Redis refuses n
-// permits to Allow, Take or TryAcquire, the reply contains the time at which n permits will be free
-// if no other permits are taken. Until that time, requests of these methods for n or more permits
-// are refused without a call to Redis. An attack then costs Redis almost nothing.
+// permits to Allow, Take, TryAcquire or Peek, the reply contains the time at which n permits will
+// be free if no other permits are taken. Until that time, requests of these methods for n or more
+// permits are refused without a call to Redis. An attack then costs Redis almost nothing.
 //
 // If a new rate or a release in another process frees permits earlier, this process notices it at
 // the cached time. It notices a new rate sooner if another reply contains that rate. A change by

@@ -299,7 +299,9 @@ func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.Reply, f *schedule
 	if f.Refused {
 		q.ledger.Refused(m.Mono)
 		for _, r := range b.Settled {
-			q.remember(m, b, r, g)
+			if r.Kind == schedule.Try && !r.Outcome.Allowed && r.Outcome.Err == nil {
+				q.remember(m, r.N, r.Outcome.Result, g, b.denials)
+			}
 		}
 	}
 	if !b.Ask.UpTo {
@@ -310,20 +312,20 @@ func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.Reply, f *schedule
 	}
 }
 
-// remember stores the refusal of a caller that does not wait in the deny cache. It stores nothing
-// if the permits are free but reserved for waiting callers, which may leave, if the process decided
-// locally, or if another rate than the enforced one is in force.
-func (q *queue) remember(m schedule.Moment, b *batch, r *schedule.Request, g *protocol.Reply) {
-	s, o := &q.limiter.settings, &r.Outcome
-	if s.DenyCache == 0 || q.isSet() || r.Kind != schedule.Try || o.Allowed || o.Err != nil ||
-		r.N <= g.Free || g.Local() || s.Enforced && g.Notes.Has(protocol.RateMismatch) {
+// remember stores a refusal of n permits for a caller that does not wait in the deny cache. denials
+// is denyCache.Changes before the call. It stores nothing if the permits are free but reserved for
+// waiting callers, which may leave, if the process decided locally, or if another rate than the
+// enforced one is in force.
+func (q *queue) remember(m schedule.Moment, n int64, r Result, g *protocol.Reply, denials int64) {
+	s := &q.limiter.settings
+	if s.DenyCache == 0 || q.isSet() || n <= g.Free || g.Local() || s.Enforced && g.Notes.Has(protocol.RateMismatch) {
 		return
 	}
 	since := q.schedule.Since(m, g)
 	q.client.denyCache.Add(s.DenyCache, q.limiter.Key(), denycache.Refusal{
-		N: r.N, Limit: g.Rate, Left: g.Free, Interval: g.Interval, Enforced: q.limiter.enforced,
-		Free: since.Add(o.RetryAfter), Next: since.Add(o.NextAfter), Reset: since.Add(o.ResetAfter),
-	}, m.Clock, b.denials)
+		N: n, Limit: g.Rate, Left: g.Free, Interval: g.Interval, Enforced: q.limiter.enforced,
+		Free: since.Add(r.RetryAfter), Next: since.Add(r.NextAfter), Reset: since.Add(r.ResetAfter),
+	}, m.Clock, denials)
 }
 
 // settled is called for each request that a batch has settled.

@@ -63,15 +63,17 @@ func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 	}
 	ask.Groups = append(ask.Groups, protocol.Group{Size: n, Count: 1})
 	ask.Check, _ = l.unchecked()
-	g, err := l.peek(ctx, ask)
+	denials := l.client.denyCache.Changes()
+	g, real, err := l.peek(ctx, ask)
 	if err != nil {
 		return Result{}, err
 	}
-	return l.peeked(n, &g, ask)
+	return l.peeked(n, &g, ask, real, denials)
 }
 
-// peeked returns what a reply means for the last group, a request for n permits.
-func (l *Limiter) peeked(n int64, g *protocol.Reply, ask protocol.Ask) (Result, error) {
+// peeked returns what a reply means for the last group, a request for n permits. It stores a
+// refusal in the deny cache if it is real: Redis has the rate that refused.
+func (l *Limiter) peeked(n int64, g *protocol.Reply, ask protocol.Ask, real bool, denials int64) (Result, error) {
 	last := len(ask.Groups) - 1
 	switch g.Granted(last, ask.Groups[last]) {
 	case 1:
@@ -86,34 +88,39 @@ func (l *Limiter) peeked(n int64, g *protocol.Reply, ask protocol.Ask) (Result, 
 	}
 	q := l.client.enter(l)
 	defer q.exit()
-	return q.schedule.Reserved(q.client.now(), n, result, g.Local()), nil
+	m := q.client.now()
+	result = q.schedule.Reserved(m, n, result, g.Local())
+	if real {
+		q.remember(m, n, result, g, denials)
+	}
+	return result, nil
 }
 
 // peek makes a call that takes nothing. With WithFallback, the process replies while the node is
-// away.
-func (l *Limiter) peek(ctx context.Context, ask protocol.Ask) (protocol.Reply, error) {
+// away. real reports whether the reply is about the rate in Redis.
+func (l *Limiter) peek(ctx context.Context, ask protocol.Ask) (g protocol.Reply, real bool, err error) {
 	node := l.client.exchange.Breaker(l)
 	if l.settings.FallsBack {
 		if away, retry := node.Ask(l); away {
 			if g, known := l.client.localLimiters.Peek(&l.local, ask, l.client.Clock(), retry); known {
-				return g, nil
+				return g, false, nil
 			}
 		}
 	}
 	sent := &script.Attempts{NoRetryIfUnsent: l.settings.FallsBack}
-	g, err := within(ctx, l, func(ctx context.Context) (protocol.Reply, error) {
-		body := peekBody{acquireBody: acquireBody{limiter: l, ask: &ask}}
-		err := l.client.exchange.Do(ctx, sent, &body, nil, l)
-		return body.reply, err
+	body, err := within(ctx, l, func(ctx context.Context) (*peekBody, error) {
+		body := &peekBody{acquireBody: acquireBody{limiter: l, ask: &ask}}
+		return body, l.client.exchange.Do(ctx, sent, body, nil, l)
 	})
 	if err == nil {
+		g = body.reply
 		l.learn(g.Rate, g.Interval)
-		return g, nil
+		return g, !body.own, nil
 	}
 	if l.settings.FallsBack && errors.Is(err, script.ErrUnavailable) {
 		if g, known := l.client.localLimiters.Peek(&l.local, ask, l.client.Clock(), node.Retry()); known {
-			return g, nil
+			return g, false, nil
 		}
 	}
-	return g, sent.Explain(err)
+	return g, false, sent.Explain(err)
 }

@@ -322,6 +322,48 @@ func TestPeekAnswersFromTheDenyCache(t *testing.T) {
 	})
 }
 
+// A refusal that Peek tells is as good as one of Allow: until it ends, none of them asks Redis.
+func TestPeekFillsTheDenyCache(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		l := r.Limiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
+		r.Try(l, 8)
+		first, err := l.Peek(t.Context(), 3)
+		calls := r.Calls.Load()
+		r.Advance(100 * ms)
+		second, e := l.Peek(t.Context(), 3)
+		if r.Try(l, 4) || err != nil || e != nil || first != result(false, 10, 2, time.Second, time.Second, time.Second) ||
+			second != result(false, 10, 2, 900*ms, 900*ms, 900*ms) {
+			t.Errorf("%+v, %v, then %+v, %v", first, err, second, e)
+		}
+		if more := r.Calls.Load() - calls; more != 0 {
+			t.Errorf("%d calls after the refusal", more)
+		}
+		if _, err := l.Reset(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := l.Peek(t.Context(), 3); err != nil || !got.Allowed {
+			t.Errorf("after Reset: %+v, %v", got, err)
+		}
+	})
+}
+
+// What Peek tells under a rate that Redis does not have yet is not kept.
+func TestPeekUnderAnotherRateFillsNoDenyCache(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		r.Try(r.Limiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10))), 8)
+		cache := rratelimiter.WithDenyCache(5)
+		strict := r.Limiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(8)), cache)
+		if got, err := strict.Peek(t.Context(), 1); err != nil || got.Allowed {
+			t.Errorf("with the lower rate: %+v, %v", got, err)
+		}
+		if !r.Try(r.Limiter("l", cache), 1) {
+			t.Error("refused by a rate that is not in force")
+		}
+	})
+}
+
 // Permits that callers of the process wait for are not free.
 func TestPeekBehindWaitingCallers(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
