@@ -1,9 +1,12 @@
 package httplimit
 
 import (
+	"fmt"
 	"net/http"
 	"net/netip"
 	"strings"
+
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 // client.go finds the client of a request. It does not trust text that the client itself could have
@@ -14,7 +17,9 @@ import (
 type ClientAddr struct {
 	// Trusted has the addresses of our own proxies. Only addresses that these proxies add to the
 	// header field are trusted. The field is read from its end, where the nearest proxy writes. The
-	// first address that is not in Trusted is the client's address.
+	// first address that is not in Trusted is the client's address. An IPv6 network of IPv4 addresses
+	// counts as the IPv4 network: ::ffff:10.0.0.0/104 is 10.0.0.0/8. If its prefix is shorter than 96
+	// bits, such as ::ffff:10.0.0.0/8, Addr and Key panic, and rules.Watch returns an error.
 	Trusted []netip.Prefix
 	// TrustUnix trusts all peers of unix sockets. These peers have no address: they are our own proxy
 	// on this host. If TrustUnix is false, their requests count as requests of one unknown client.
@@ -28,8 +33,9 @@ type ClientAddr struct {
 	IPv6Bits int
 }
 
-// Addr returns the client's address, without a zone. An IPv4 address is never mapped to IPv6. known
-// is false if a trusted proxy sent no header field or an invalid one. The address is then the last
+// Addr returns the client's address, without a zone. Where an IPv6 address stands for an IPv4
+// address, mapped (::ffff:192.0.2.1) or behind a NAT64 (64:ff9b::192.0.2.1), Addr returns the IPv4
+// address. known is false if a trusted proxy sent no header field or an invalid one. The address is then the last
 // valid address that was read, which is the address of a proxy. If no valid address was read, addr
 // is the zero Addr. known is also false if the peer has no address and is not trusted.
 func (c ClientAddr) Addr(r *http.Request) (addr netip.Addr, known bool) {
@@ -91,13 +97,15 @@ func (c ClientAddr) Private(r *http.Request) bool {
 	return known && (addr.IsPrivate() || addr.IsLoopback() || addr.IsLinkLocalUnicast())
 }
 
-func (c ClientAddr) trusts(addr netip.Addr) bool {
-	for _, prefix := range c.Trusted {
-		if prefix.Contains(addr) {
-			return true
+func (c ClientAddr) trusts(addr netip.Addr) (trusted bool) {
+	for _, n := range c.Trusted {
+		network, ok := keys.Network(n)
+		if !ok {
+			panic(fmt.Sprintf("httplimit: ClientAddr.Trusted: %v has IPv4 and IPv6 addresses; write an IPv4 network as 10.0.0.0/8", n))
 		}
+		trusted = trusted || network.Contains(addr)
 	}
-	return false
+	return trusted
 }
 
 // unix reports whether the peer of a connection has the address of a unix socket: no address, or a
@@ -119,7 +127,7 @@ func parseNode(text string) (netip.Addr, bool) {
 		return parseHost(text)
 	}
 	both, err := netip.ParseAddrPort(text)
-	return both.Addr().Unmap().WithZone(""), err == nil
+	return keys.Address(both.Addr()), err == nil
 }
 
 // hasPort reports whether an address has a port. An IPv6 address without brackets has none, and at
@@ -136,7 +144,7 @@ func parseHost(text string) (netip.Addr, bool) {
 		}
 	}
 	addr, err := netip.ParseAddr(text)
-	return addr.Unmap().WithZone(""), err == nil
+	return keys.Address(addr), err == nil
 }
 
 // hidden reports whether a port is an obfuscated one of RFC 7239: an underscore and a name.

@@ -153,11 +153,55 @@ func TestClientKey(t *testing.T) {
 		{"[2001:db8:1:2:3:4:5:6]:80", 128, "2001:db8:1:2:3:4:5:6/128"},
 		{"[2001:db8:1:2:3:4:5:6]:80", 129, "2001:db8:1:2::/64"},
 		{"[::ffff:192.0.2.1]:80", 0, "192.0.2.1"},
+		{"[64:ff9b::192.0.2.1]:80", 0, "192.0.2.1"},
+		{"[64:ff9b:1::192.0.2.1]:80", 0, "64:ff9b:1::/64"},
 		{"/run/socket", 0, "unknown"},
 	} {
 		if key := (ClientAddr{IPv6Bits: c.bits}).Key(from(c.remote, nil)); key != c.want {
 			t.Errorf("%s, %d bits: %q, not %q", c.remote, c.bits, key, c.want)
 		}
+	}
+}
+
+// A network of IPv4 addresses is one in each way to write it, and so is a proxy in it.
+func TestTrustedNetworksOfIPv4Addresses(t *testing.T) {
+	for _, network := range []string{"10.0.0.0/8", "::ffff:10.0.0.0/104", "64:ff9b::10.0.0.0/104"} {
+		c := ClientAddr{Trusted: proxies("2001:db8::/32", network)}
+		for _, proxy := range []string{"10.0.0.1:1", "[::ffff:10.0.0.1]:1", "[64:ff9b::10.0.0.1]:1", "[2001:db8::1]:1"} {
+			r := from(proxy, http.Header{"X-Forwarded-For": {"192.0.2.1, 64:ff9b::192.0.2.2, ::ffff:10.0.0.2"}})
+			if addr, known := c.Addr(r); !known || addr.String() != "192.0.2.2" {
+				t.Errorf("%s trusted, from %s: %v, known %v", network, proxy, addr, known)
+			}
+		}
+		for _, other := range []string{"192.0.2.1:1", "[::ffff:192.0.2.1]:1", "[64:ff9b::192.0.2.1]:1"} {
+			if key := c.Key(from(other, http.Header{"X-Forwarded-For": {"192.0.2.2"}})); key != "192.0.2.1" {
+				t.Errorf("%s trusted, from %s: %s", network, other, key)
+			}
+		}
+	}
+}
+
+// All IPv6 addresses are no IPv4 addresses.
+func TestTrustedIPv6NetworksHaveNoIPv4Addresses(t *testing.T) {
+	c := ClientAddr{Trusted: proxies("::/0")}
+	for _, peer := range []string{"192.0.2.1:1", "[::ffff:192.0.2.1]:1", "[64:ff9b::192.0.2.1]:1"} {
+		if key := c.Key(from(peer, http.Header{"X-Forwarded-For": {"192.0.2.2"}})); key != "192.0.2.1" {
+			t.Errorf("from %s: %s", peer, key)
+		}
+	}
+}
+
+// A network that was meant to be one of IPv4 addresses, but is not, trusts nobody in silence.
+func TestTrustedNetworkThatMixesAddressesPanics(t *testing.T) {
+	for _, network := range []string{"::ffff:10.0.0.0/8", "::ffff:0:0/95", "64:ff9b::/64"} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s is accepted", network)
+				}
+			}()
+			ClientAddr{Trusted: proxies("192.0.2.0/24", network)}.Addr(from("192.0.2.1:1", nil))
+		}()
 	}
 }
 

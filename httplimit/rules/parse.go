@@ -20,6 +20,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 // parse.go parses a file of limits. It finds all errors in the file, each with its line. It knows
@@ -614,8 +615,11 @@ func (p *parser) networks(node *yaml.Node) (networks []netip.Prefix) {
 		if addr, failed := netip.ParseAddr(v.Value); failed == nil {
 			network, err = netip.PrefixFrom(addr, addr.BitLen()), nil
 		}
+		plain, _ := keys.Network(network)
 		switch {
-		case err != nil || strings.Contains(v.Value, "%") || network.Addr().Is4In6():
+		case err == nil && plain != network:
+			p.fault(v.Line, "exempt: write the IPv4 addresses of %q as an IPv4 network, such as 10.0.0.0/8", v.Value)
+		case err != nil || strings.Contains(v.Value, "%"):
 			p.fault(v.Line, "exempt: %q is neither an address nor a network such as 10.0.0.0/8", v.Value)
 		case network != network.Masked():
 			p.fault(v.Line, "exempt: write %s as %s", v.Value, network.Masked())

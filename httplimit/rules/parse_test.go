@@ -229,7 +229,12 @@ func TestEachFaultHasItsLine(t *testing.T) {
 			`6: a: exempt: "intranet" is neither an address nor a network`,
 		},
 		{"a network that is longer", "exempt: 10.0.0.1/8\n" + head, "1: exempt: write 10.0.0.1/8 as 10.0.0.0/8"},
-		{"a network in IPv6", head + "    exempt: \"::ffff:10.0.0.0/104\"", "5: a: exempt: "},
+		{
+			"a network in IPv6", head + "    exempt: \"::ffff:10.0.0.0/104\"",
+			`5: a: exempt: write the IPv4 addresses of "::ffff:10.0.0.0/104" as an IPv4 network`,
+		},
+		{"an address behind a NAT64", head + "    exempt: \"64:ff9b::192.0.2.1\"", "5: a: exempt: write the IPv4 addresses"},
+		{"a network behind a NAT64", head + "    exempt: \"64:ff9b::/64\"", "5: a: exempt: write the IPv4 addresses"},
 		{"a zone", head + "    exempt: fe80::1%eth0", "5: a: exempt: "},
 		{
 			"an unknown key", "limits:\n  a:\n    rate: 10/s\n    key: user",

@@ -87,7 +87,9 @@ package rules
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -100,6 +102,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
 // rules.go makes the limits of a guard from a file, and reads the file again when it changes.
@@ -141,7 +144,7 @@ func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) e
 	return c.watch(ctx, file, func(data []byte) error {
 		limits, err := c.limits(file, data, c.words())
 		if err == nil {
-			err = c.needsRedis(limits)
+			err = cmp.Or(c.needsRedis(limits), c.trusts())
 		}
 		if err == nil {
 			guard.SetLimits(c.build(limits)...)
@@ -230,6 +233,17 @@ func (c Config) follow(ctx context.Context, file string, last []byte, set func(d
 		}
 		logger.InfoContext(ctx, "new rules are in force", "file", file)
 	}
+}
+
+// trusts returns an error if Addr.Trusted has a network with which Addr panics.
+func (c Config) trusts() error {
+	for _, n := range c.Addr.Trusted {
+		if _, ok := keys.Network(n); !ok {
+			return fmt.Errorf("%w: Addr.Trusted: %v has IPv4 and IPv6 addresses; write an IPv4 network as 10.0.0.0/8",
+				rratelimiter.ErrInvalidOption, n)
+		}
+	}
+	return nil
 }
 
 // words returns the words for the keys of the program.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
@@ -162,6 +164,51 @@ func TestAQuotaNeedsRedis(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "Config.Redis must be set") {
 		t.Error(err)
 	}
+}
+
+// Networks that would make each request panic are refused before the first one.
+func TestWrongTrustedNetworksAreRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "limits.yaml")
+	if err := os.WriteFile(file, []byte("limits: {}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::ffff:10.0.0.0/8")}
+	err := Watch(t.Context(), httplimit.New(), file, Config{
+		Client: limittest.New(t).Client(), Addr: httplimit.ClientAddr{Trusted: trusted},
+	})
+	if !errors.Is(err, rratelimiter.ErrInvalidOption) || !strings.Contains(err.Error(), "::ffff:10.0.0.0/8") {
+		t.Error(err)
+	}
+}
+
+// A penalty may end before the quota returns: the client is told the later time.
+func TestPenaltyBesideAQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // it begins on 2000-01-01 at midnight, UTC
+		server := limittest.NewRealTime(t)
+		c := Config{Client: server.Client(), Redis: server.Redis()}
+		limits, err := Parse("f", []byte("limits: {a: {key: all, quota: 1/day, penalty: 1h}}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		guard := httplimit.New(c.build(limits)...)
+		ask := func() (int, string) {
+			w := httptest.NewRecorder()
+			guard.Middleware(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			return w.Code, w.Header().Get("Retry-After")
+		}
+		for i, want := range []string{"404 ", "429 86400", "429 84600"} {
+			if i == 2 {
+				time.Sleep(30 * time.Minute)
+			}
+			if code, after := ask(); fmt.Sprint(code, " ", after) != want {
+				t.Errorf("%d %s, want %s", code, after, want)
+			}
+		}
+		time.Sleep(84600 * time.Second)
+		if code, after := ask(); code != 404 {
+			t.Errorf("%d %s", code, after)
+		}
+	})
 }
 
 func TestPlansHostsShadowAndSkip(t *testing.T) {

@@ -1,5 +1,6 @@
 // Package keys has Redisson's names of a limiter's keys, the cluster slots of keys, and how names
-// are made of texts that clients choose. It does not depend on what the keys hold.
+// are made of texts that clients choose and of their addresses. It does not depend on what the keys
+// hold.
 package keys
 
 import (
