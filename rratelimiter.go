@@ -203,6 +203,9 @@ func (l *Limiter) Name() string { return l.name }
 // Client returns the client that made the limiter.
 func (l *Limiter) Client() *Client { return l.client }
 
+// DenyCache returns the size of the limiter's deny cache (see WithDenyCache); 0 if it has none.
+func (l *Limiter) DenyCache() int { return l.settings.DenyCache }
+
 // Result is the outcome of one request, with all that an HTTP response needs.
 type Result struct {
 	Allowed bool

@@ -2,6 +2,7 @@ package httplimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -96,29 +97,42 @@ func (p *Policy) Settle(ctx context.Context, d Decision, status int, h http.Head
 		if !a.settles() || !a.Allowed || a.back == nil {
 			continue
 		}
-		if n := a.final(status, h); n != a.Permits {
+		if n := a.final(status, h); n != a.Permits || a.penalty != nil {
 			go p.correct(ctx, a, n)
 		}
 	}
 }
 
-// correct changes the number of permits that a request took from a limit to n.
+// correct changes the number of permits that a request took from a limit to n, and counts them for
+// the penalty of the limit, if it has one.
 func (p *Policy) correct(ctx context.Context, a Answer, n int64) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingBack)
 	defer cancel()
 	var err error
-	if n < a.Permits {
+	switch {
+	case n < a.Permits:
 		err = a.back(bounded, a.Permits-n)
-	} else if l, ok := a.Limiter.(interface {
-		AcquireUpTo(ctx context.Context, n int64) (int64, error)
-	}); ok {
-		_, err = l.AcquireUpTo(bounded, n-a.Permits)
-	} else {
-		_, err = a.Limiter.Allow(bounded, n-a.Permits)
+	case n > a.Permits:
+		err = take(bounded, a.Limiter, n-a.Permits)
+	}
+	if counted := a.counted(); counted != nil && n > 0 {
+		err = errors.Join(err, take(bounded, counted, n))
 	}
 	if err != nil {
 		p.report(ctx, fmt.Errorf("limit %q, key %q: after the response: %w", a.Name, a.Key, err))
 	}
+}
+
+// take takes n permits, or as many as are free.
+func take(ctx context.Context, from Allower, n int64) (err error) {
+	if l, ok := from.(interface {
+		AcquireUpTo(ctx context.Context, n int64) (int64, error)
+	}); ok {
+		_, err = l.AcquireUpTo(ctx, n)
+	} else {
+		_, err = from.Allow(ctx, n)
+	}
+	return err
 }
 
 // serve handles a request, and corrects its permits after the response.

@@ -2,8 +2,11 @@ package httplimit
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter"
 )
 
 // A bound is a context that ends after a time, with noAnswer as its cause. Its timer starts when
@@ -31,6 +34,18 @@ func (b *bound) end() {
 	if b.over = true; b.stop != nil {
 		b.stop()
 	}
+}
+
+// cause returns the error of a call, or the reason why the context has ended, if that is the reason
+// of the error.
+func (b *bound) cause(err error) error {
+	if err == nil || misconfigured(err) {
+		return err
+	}
+	if cause := context.Cause(b); errors.Is(cause, rratelimiter.ErrUnavailable) {
+		return cause
+	}
+	return err
 }
 
 // current returns the context with the timer. If nobody has waited yet, and waits is false, it

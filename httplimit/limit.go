@@ -33,7 +33,7 @@ type Claim struct {
 	Unit string // what a permit stands for, in RateLimit-Policy; "": a request (see Limit.Unit)
 
 	shadow  bool                                 // from Limit.Shadow
-	penalty *rratelimiter.Limiter                // from Limit.Penalty; nil: none
+	penalty *penalty                             // from Limit.Penalty; nil: none
 	countIf func(status int, h http.Header) bool // from Limit.CountIf; nil: the request counts
 	// from Limit.CostAfter; nil: the request costs Permits
 	cost func(status int, h http.Header) int64
@@ -110,7 +110,7 @@ func PerFunc(
 	key Key,
 	opts ...rratelimiter.LimiterOption,
 ) Limit {
-	known := &recent{}
+	known := &limiters{}
 	return func(r *http.Request) Claim {
 		value := ""
 		if key != nil {
@@ -154,7 +154,7 @@ func Named(
 
 // named is Named with the limiters that are known; nil: none is.
 func named(
-	client *rratelimiter.Client, name, key string, rate rratelimiter.Rate, known *recent,
+	client *rratelimiter.Client, name, key string, rate rratelimiter.Rate, known *limiters,
 	opts ...rratelimiter.LimiterOption,
 ) Claim {
 	if rate.KeepAlive == 0 {
@@ -162,16 +162,27 @@ func named(
 		rate.KeepAlive = max(rate.Interval, 2*rate.Interval, time.Minute)
 	}
 	c := Claim{Name: name, Key: key, Permits: 1, Rate: rate}
-	c.Limiter = known.limiter(limiterKey{key, rate}, func() *rratelimiter.Limiter {
-		full := "ratelimit:"
-		if key != "" {
-			full += key + ":"
-		}
-		return client.RateLimiter(
-			full+name,
+	c.Limiter = known.get(limiterKey{key, rate}, func() *rratelimiter.Limiter {
+		return client.RateLimiter(limiterName(name, key),
 			append([]rratelimiter.LimiterOption{rratelimiter.WithEnforcedRate(rate)}, opts...)...)
 	})
 	return c
+}
+
+// A limiterKey tells the limiters of a limit apart.
+type limiterKey struct {
+	key  string
+	rate rratelimiter.Rate
+}
+
+type limiters = recent[limiterKey, rratelimiter.Limiter]
+
+// limiterName returns the name of the limiter of a limit and a key.
+func limiterName(name, key string) string {
+	if key == "" {
+		return "ratelimit:" + name
+	}
+	return "ratelimit:" + key + ":" + name
 }
 
 // Shared returns a limit whose requests all share one limiter, of any algorithm. Java services may

@@ -2,72 +2,219 @@ package httplimit
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// penalty.go refuses a key for a time after its limit has refused it.
+// penalty.go refuses a key for a time after its limit has refused one of its requests in the end.
+// Policy.check is the only place that begins penalties.
 
-// Penalty returns the same limit, but a key that it refuses stays refused until the time is over,
-// in all processes. The penalty begins with the first refusal. Requests during the penalty take no
-// permits and do not extend it. RetryAfter is what remains of it.
+// Penalty returns the same limit, but a key is refused for a time, in all processes, after the
+// limit has refused one of its requests in the end: when the request may wait no longer
+// (Policy.Wait), and because of permits that count. Requests during the penalty take no permits, do
+// not wait, and do not extend it. RetryAfter is what remains of the penalty, or the time until the
+// limit has the permits of the request if that is longer. So a client that waits for RetryAfter is
+// not penalized again for coming back.
 //
 // The penalty of a key is the permit of another limiter, "ratelimit:KEY:NAME:penalty", with a rate
 // of one permit per penalty. "rrl reset" of this limiter ends the penalty. Java services do not
 // know it. One more call for each request asks this limiter, before all limits, so a limit with a
 // penalty costs two calls. If the call that begins a penalty fails, Policy.OnError is called, and
-// the next refusal begins the penalty. With FailLocal, a process that decides by itself imposes
-// none.
+// the next refusal begins the penalty. If a limit has a rate of 0, its refusals begin none.
+//
+// Beside other options:
+//   - CountIf and CostAfter: a refusal begins a penalty only if the requests that counted leave too
+//     few permits. A request that is refused because others are in flight gets no penalty. What
+//     counted is in a third limiter, "ratelimit:KEY:NAME:counted". It takes the permits of a request
+//     after its response, by one more call for each request that counts. Such a limit must have a
+//     known Rate, as limits of Per and PerFunc have. Otherwise each check of the limit fails with
+//     ErrInvalidOption. A limiter without a method Release is an exception: there, all requests
+//     count.
+//   - rratelimiter.WithDenyCache: if the limiter of the limit has a deny cache, the limiter of the
+//     penalty has one, too. It also keeps a penalty that another process has ended, until its time.
+//   - rratelimiter.WithLease: permits that another process has taken ahead count, so a penalty can
+//     begin before the key has used all of its rate.
+//   - rratelimiter.WithFallback and FailLocal: while the process decides by itself, it neither begins
+//     penalties nor asks for them.
+//   - Limit.Shadow and Policy.Shadow: the penalty begins, and what it would refuse is counted.
+//   - Several limits: if one call cannot check them all (see the package), put the limit with the
+//     penalty last. A request takes the permits of the limits before it for a moment, even if a later
+//     limit refuses it.
 //
 // Penalty panics if the time is less than a millisecond.
 func (l Limit) Penalty(client *rratelimiter.Client, lasts time.Duration) Limit {
 	rate := rratelimiter.Rate{Permits: 1, Interval: lasts}
 	mustBeValid(Named(client, "penalty", "", rate))
-	known := &recent{}
+	type limitKey struct{ name, key string }
+	known := &recent[limitKey, penalty]{}
 	return func(r *http.Request) Claim {
 		claim := l(r)
 		if !claim.empty() {
-			claim.penalty, _ = named(client, claim.Name+":penalty", claim.Key, rate, known).Limiter.(*rratelimiter.Limiter)
+			claim.penalty = known.get(limitKey{claim.Name, claim.Key}, func() *penalty { return newPenalty(client, rate, claim) })
 		}
 		return claim
 	}
 }
 
-// penalized returns the answer of a claim whose key has a penalty; none if no key has one.
-func penalized(ctx context.Context, claims []Claim) ([]Answer, error) {
-	for _, c := range claims {
-		if c.penalty == nil {
-			continue
-		}
-		r, err := c.penalty.Peek(ctx, 1)
-		if err != nil {
-			return nil, err
-		}
-		if !r.Allowed {
-			r.Limit = c.Rate.Permits
-			return []Answer{{Claim: c, Result: r, Refused: true}}, nil
-		}
-	}
-	return nil, nil
+// A penalty is that of one key.
+type penalty struct {
+	client  *rratelimiter.Client
+	rate    rratelimiter.Rate // one permit per penalty
+	cache   []rratelimiter.LimiterOption
+	limiter *rratelimiter.Limiter // without a rate of its own: Redis has one once a penalty has begun
+
+	mu sync.Mutex // guards the fields below
+	// what remained of the penalty when it was last asked for; 0: there was none
+	left time.Duration
+	free int64 // permits that the limit is known to have since then
 }
 
-// penalize begins the penalties of limits that have refused.
+func newPenalty(client *rratelimiter.Client, rate rratelimiter.Rate, c Claim) *penalty {
+	p := &penalty{client: client, rate: rate}
+	if l, ours := c.Limiter.(*rratelimiter.Limiter); ours && l.DenyCache() > 0 {
+		p.cache = []rratelimiter.LimiterOption{rratelimiter.WithDenyCache(l.DenyCache())}
+	}
+	p.limiter = client.RateLimiter(limiterName(c.Name+":penalty", c.Key), p.cache...)
+	return p
+}
+
+// penalized returns the answers of the claims whose keys have a penalty; none if no key has one.
+func (p *Policy) penalized(ctx context.Context, claims []Claim) (answers []Answer, err error) {
+	for _, c := range claims {
+		if c.penalty == nil || c.decidesLocally() {
+			continue
+		}
+		if c.penalty.limiter.Health().Away {
+			return nil, fmt.Errorf("limit %q: %w", c.Name, rratelimiter.ErrUnavailable)
+		}
+		r, err := c.penalty.limiter.Peek(ctx, 1)
+		switch {
+		case errors.Is(err, rratelimiter.ErrNotInitialized), err == nil && r.Allowed:
+			c.penalty.lasts(0)
+		case err != nil:
+			return nil, err
+		default:
+			r.Limit, r.RetryAfter = c.Rate.Permits, max(r.RetryAfter, p.wait(ctx, c, r.RetryAfter))
+			answers = append(answers, Answer{Claim: c, Result: r, Refused: true})
+		}
+	}
+	return answers, nil
+}
+
+// decidesLocally reports whether the process decides on the claim while Redis is away.
+func (c Claim) decidesLocally() bool {
+	l, ours := c.Limiter.(*rratelimiter.Limiter)
+	return ours && l.Health().Decides || c.penalty.limiter.Health().Decides
+}
+
+// wait returns the time until the limit of a penalized claim has its permits. left is what remains
+// of the penalty.
+func (p *Policy) wait(ctx context.Context, c Claim, left time.Duration) time.Duration {
+	l, can := c.Limiter.(interface {
+		Peek(ctx context.Context, n int64) (rratelimiter.Result, error)
+	})
+	if free := c.penalty.lasts(left); !can || c.Permits <= free {
+		return 0
+	}
+	r, err := l.Peek(ctx, c.Permits)
+	switch {
+	case err != nil:
+		p.tell(ctx, err)
+	case r.Allowed:
+		c.penalty.has(c.Permits)
+	}
+	return r.RetryAfter
+}
+
+// lasts notes what remains of the penalty, and returns how many permits the limit is known to have:
+// none if the penalty is another one.
+func (p *penalty) lasts(left time.Duration) int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if left == 0 || left > p.left {
+		p.free = 0
+	}
+	p.left = left
+	return p.free
+}
+
+// has notes that the limit has permits. Nobody takes them during the penalty.
+func (p *penalty) has(permits int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = max(p.free, permits)
+}
+
+// penalize begins the penalties of limits that have refused a request in the end.
 func (p *Policy) penalize(ctx context.Context, answers []Answer) {
+	if !slices.ContainsFunc(answers, func(a Answer) bool { return a.Refused && a.penalty != nil }) {
+		return
+	}
+	bounded := p.bounded(ctx)
+	defer bounded.end()
 	for i := range answers {
 		a := &answers[i]
-		if a.penalty == nil || !a.Refused || a.RetryAfter == 0 { // 0: the rate is 0, nobody has exceeded it
+		if a.penalty == nil || !a.Refused || a.decidesLocally() || a.RetryAfter == 0 { // 0: the rate is 0, nobody has exceeded it
 			continue
 		}
-		r, err := a.penalty.Allow(ctx, 1)
+		left, err := a.begin(bounded)
 		if err != nil {
 			p.tell(ctx, err)
-			continue
 		}
-		if r.Allowed { // otherwise another request has begun it
-			r.RetryAfter = r.ResetAfter
-		}
-		a.RetryAfter = max(a.RetryAfter, r.RetryAfter)
+		a.RetryAfter = max(a.RetryAfter, left)
 	}
+}
+
+// begin begins the penalty of a claim that was refused, if what counted exceeds the limit. It
+// returns what remains of the penalty.
+func (c Claim) begin(ctx context.Context) (time.Duration, error) {
+	if counted := c.counted(); counted != nil {
+		if r, err := counted.Peek(ctx, c.Permits); err != nil || r.Allowed {
+			return 0, err
+		}
+	}
+	own := Named(c.penalty.client, c.Name+":penalty", c.Key, c.penalty.rate, c.penalty.cache...)
+	r, err := own.Limiter.Allow(ctx, 1)
+	if r.Allowed { // otherwise another request has begun it
+		return r.ResetAfter, err
+	}
+	return r.RetryAfter, err
+}
+
+// counted returns the limiter that has what counted of a limit whose permits can be given back
+// after the response; nil if the limit has no penalty, or if all that it grants counts.
+func (c Claim) counted() *rratelimiter.Limiter {
+	if c.penalty == nil || !c.returns() {
+		return nil
+	}
+	l, _ := Named(c.penalty.client, c.Name+":counted", c.Key, c.Rate).Limiter.(*rratelimiter.Limiter)
+	return l
+}
+
+// returns reports whether permits of the claim can be given back after the response.
+func (c Claim) returns() bool {
+	_, can := c.Limiter.(releaser)
+	return can && c.settles()
+}
+
+// invalid returns what is wrong with the options of a claim; nil if nothing is.
+func (c Claim) invalid() error {
+	if c.penalty == nil || !c.returns() || c.known() {
+		return nil
+	}
+	return fmt.Errorf("limit %q: %w: with CountIf or CostAfter, a penalty needs the rate of the limit: use Per or PerFunc",
+		c.Name, rratelimiter.ErrInvalidOption)
+}
+
+// failing fails each check with an error.
+type failing struct{ error }
+
+func (f failing) Allow(context.Context, int64) (rratelimiter.Result, error) {
+	return rratelimiter.Result{}, f.error
 }

@@ -215,10 +215,7 @@ func (p *Policy) Decide(ctx context.Context, claims ...Claim) Decision {
 	claims = p.limited(ctx, claims)
 	enforced, shadowed := p.split(claims)
 	if len(enforced) > 0 {
-		d.Answers, d.Err = p.ask(ctx, enforced)
-		if d.Err == nil && p.Wait > 0 && !p.Shadow && refused(d.Answers) {
-			d.Answers, d.Err = p.await(ctx, enforced, d.Answers)
-		}
+		d.Answers, d.Err = p.check(ctx, enforced, p.Wait > 0 && !p.Shadow)
 		p.conclude(ctx, enforced, &d)
 	}
 	if len(shadowed) > 0 && d.Outcome.Passed() {
@@ -329,6 +326,9 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 		if c.Permits == 0 {
 			c.Permits = 1
 		}
+		if err := c.invalid(); err != nil {
+			c.Limiter, c.penalty = failing{err}, nil
+		}
 		if other := slices.IndexFunc(left, c.contradicts); other >= 0 {
 			p.report(ctx, fmt.Errorf("limit %q, key %q: %w: a rate of %v, and another one of %v: the stricter one counts",
 				c.Name, c.Key, rratelimiter.ErrInvalidOption, left[other].Rate, c.Rate))
@@ -365,7 +365,7 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 
 // simple reports whether the claim applies as it is, if it is the only one.
 func (c Claim) simple() bool {
-	return !c.empty() && c.Permits > 0 && (!c.known() || c.Permits <= c.Rate.Permits)
+	return !c.empty() && c.Permits > 0 && (!c.known() || c.Permits <= c.Rate.Permits) && c.invalid() == nil
 }
 
 // empty reports whether the limit of the claim does not apply.
@@ -402,23 +402,33 @@ func (c Claim) shares(other Claim) bool {
 	return ours && too && one.Client() == two.Client() && one.Name() == two.Name()
 }
 
-// ask checks all limits, within the bound.
-func (p *Policy) ask(ctx context.Context, claims []Claim) ([]Answer, error) {
-	if err := p.away(ctx, claims); err != nil {
-		return nil, err
-	}
+// check checks all limits. First it refuses the keys that have a penalty: their requests take no
+// permits and do not wait. Then the request takes its permits or, if it waits, gets them later. If
+// it is refused in the end, its penalties begin.
+func (p *Policy) check(ctx context.Context, claims []Claim, waits bool) ([]Answer, error) {
 	bounded := p.bounded(ctx)
 	defer bounded.end()
-	answers, err := penalized(bounded, claims)
-	if err == nil && answers == nil {
-		answers, err = p.askAll(bounded, claims)
-		p.penalize(bounded, answers)
+	if answers, err := p.penalized(bounded, claims); answers != nil || err != nil {
+		return answers, bounded.cause(err)
 	}
-	if cause := context.Cause(bounded); err != nil && !misconfigured(err) &&
-		errors.Is(cause, rratelimiter.ErrUnavailable) {
-		return nil, cause
+	answers, err := p.ask(bounded, claims)
+	if err == nil && waits && refused(answers) {
+		answers, err = p.await(ctx, claims, answers)
+	}
+	if err == nil {
+		p.penalize(ctx, answers)
 	}
 	return answers, err
+}
+
+// ask asks all limits once, within the bound, which it ends.
+func (p *Policy) ask(bounded *bound, claims []Claim) ([]Answer, error) {
+	defer bounded.end()
+	if err := p.away(bounded.Context, claims); err != nil {
+		return nil, err
+	}
+	answers, err := p.askAll(bounded, claims)
+	return answers, bounded.cause(err)
 }
 
 // bounded returns a context that ends after the bound.
@@ -465,7 +475,7 @@ func (p *Policy) await(ctx context.Context, claims []Claim, answers []Answer) ([
 			return nil, ctx.Err()
 		}
 		var err error
-		if answers, err = p.ask(ctx, claims); err != nil || !refused(answers) {
+		if answers, err = p.ask(p.bounded(ctx), claims); err != nil || !refused(answers) {
 			return answers, err
 		}
 	}
@@ -482,7 +492,7 @@ func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answ
 	ok, err := line.TryAcquireTimeout(bounded, a.Permits, p.Wait)
 	switch {
 	case errors.Is(err, rratelimiter.ErrExceedsRate), err == nil && !ok:
-		return p.ask(ctx, []Claim{a.Claim}) // the rate was lowered; or to get the current RetryAfter
+		return p.ask(p.bounded(ctx), []Claim{a.Claim}) // the rate was lowered; or to get the current RetryAfter
 	case err != nil && bounded.Err() != nil:
 		return nil, context.Cause(bounded)
 	case err != nil:

@@ -9,10 +9,10 @@ import (
 
 // The limiters that are used stay, and of the others only so many are kept.
 func TestRecentLimiters(t *testing.T) {
-	var r recent
+	var r limiters
 	made := 0
 	limiter := func(key string, rate rratelimiter.Rate) *rratelimiter.Limiter {
-		return r.limiter(limiterKey{key, rate}, func() *rratelimiter.Limiter {
+		return r.get(limiterKey{key, rate}, func() *rratelimiter.Limiter {
 			made++
 			return new(rratelimiter.Limiter)
 		})

@@ -42,7 +42,7 @@ func (p *Policy) split(claims []Claim) (enforced, shadowed []Claim) {
 
 // shadow checks limits that cannot refuse the request, which passes.
 func (p *Policy) shadow(ctx context.Context, claims []Claim, d *Decision) {
-	answers, err := p.ask(ctx, claims)
+	answers, err := p.check(ctx, claims, false)
 	d.Answers = append(d.Answers, answers...)
 	switch alone := d.Outcome == Unlimited; { // no other limit applies to the request
 	case err != nil && alone:
