@@ -31,6 +31,9 @@ import (
 //   - if the process ends first, or if Redis does not reply within 1 s;
 //   - if this process granted them locally (FailLocal);
 //   - if the limiter has no method Release, such as the limiters of the package classic.
+//
+// CountIf does not combine with rratelimiter.WithDenyCache: a process keeps refusing until the time
+// in its cache, although another process has given permits back.
 func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)
@@ -52,7 +55,8 @@ func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 // If the limiter has no method Release (package classic), or if this process granted the permits
 // locally (FailLocal), f is not called, and the cost is not corrected. A limiter with Release but
 // without AcquireUpTo grants either the whole difference or nothing. If a limit has both CountIf
-// and CostAfter, and the function of CountIf returns false, the cost is 0.
+// and CostAfter, and the function of CountIf returns false, the cost is 0. CostAfter does not
+// combine with rratelimiter.WithDenyCache, as CountIf does not.
 func (l Limit) CostAfter(f func(status int, h http.Header) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)

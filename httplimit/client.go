@@ -35,9 +35,10 @@ type ClientAddr struct {
 
 // Addr returns the client's address, without a zone. Where an IPv6 address stands for an IPv4
 // address, mapped (::ffff:192.0.2.1) or behind a NAT64 (64:ff9b::192.0.2.1), Addr returns the IPv4
-// address. known is false if a trusted proxy sent no header field or an invalid one. The address is then the last
-// valid address that was read, which is the address of a proxy. If no valid address was read, addr
-// is the zero Addr. known is also false if the peer has no address and is not trusted.
+// address. known is false if a trusted proxy sent no header field or an invalid one. The address is
+// then the last valid address that was read, which is the address of a proxy. If no valid address
+// was read, addr is the zero Addr. known is also false if the peer has no address and is not
+// trusted.
 func (c ClientAddr) Addr(r *http.Request) (addr netip.Addr, known bool) {
 	addr, known = parseNode(r.RemoteAddr)
 	if !known && !(c.TrustUnix && unix(r.RemoteAddr)) || known && !c.trusts(addr) {
@@ -101,7 +102,8 @@ func (c ClientAddr) trusts(addr netip.Addr) (trusted bool) {
 	for _, n := range c.Trusted {
 		network, ok := keys.Network(n)
 		if !ok {
-			panic(fmt.Sprintf("httplimit: ClientAddr.Trusted: %v has IPv4 and IPv6 addresses; write an IPv4 network as 10.0.0.0/8", n))
+			panic(fmt.Sprintf("httplimit: ClientAddr.Trusted: %v has IPv4 and IPv6 addresses; "+
+				"write an IPv4 network as 10.0.0.0/8", n))
 		}
 		trusted = trusted || network.Contains(addr)
 	}

@@ -196,7 +196,8 @@ func Shared(name string, limiter Allower) Limit {
 }
 
 // Cost returns the same limit, but each request takes the number of permits that the function
-// returns. If this number is less than 1, the limit does not apply to the request.
+// returns. If this number is less than 1, the limit does not apply to the request, not even with a
+// penalty of its key (Penalty).
 func (l Limit) Cost(permits func(*http.Request) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)

@@ -31,21 +31,21 @@ import (
 // Beside other options:
 //   - CountIf and CostAfter: a refusal begins a penalty only if the requests that counted leave too
 //     few permits. A request that is refused because others are in flight gets no penalty. What
-//     counted is in a third limiter, "ratelimit:KEY:NAME:counted". It takes the permits of a request
-//     after its response, by one more call for each request that counts. Such a limit must have a
-//     known Rate, as limits of Per and PerFunc have. Otherwise each check of the limit fails with
+//     counted is in a third limiter, "ratelimit:KEY:NAME:counted". One more call for each request
+//     that counts takes the permits from it, after the response. Such a limit must have a known
+//     Rate, as limits of Per and PerFunc have. Otherwise each check of the limit fails with
 //     ErrInvalidOption. A limiter without a method Release is an exception: there, all requests
 //     count.
 //   - rratelimiter.WithDenyCache: if the limiter of the limit has a deny cache, the limiter of the
 //     penalty has one, too. It also keeps a penalty that another process has ended, until its time.
 //   - rratelimiter.WithLease: permits that another process has taken ahead count, so a penalty can
 //     begin before the key has used all of its rate.
-//   - rratelimiter.WithFallback and FailLocal: while the process decides by itself, it neither begins
-//     penalties nor asks for them.
+//   - rratelimiter.WithFallback and FailLocal: while the process decides by itself, it neither
+//     begins penalties nor asks for them.
 //   - Limit.Shadow and Policy.Shadow: the penalty begins, and what it would refuse is counted.
 //   - Several limits: if one call cannot check them all (see the package), put the limit with the
-//     penalty last. A request takes the permits of the limits before it for a moment, even if a later
-//     limit refuses it.
+//     penalty last. A request takes the permits of the limits before it for a moment, even if a
+//     later limit refuses it.
 //
 // Penalty panics if the time is less than a millisecond.
 func (l Limit) Penalty(client *rratelimiter.Client, lasts time.Duration) Limit {
@@ -56,7 +56,9 @@ func (l Limit) Penalty(client *rratelimiter.Client, lasts time.Duration) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)
 		if !claim.empty() {
-			claim.penalty = known.get(limitKey{claim.Name, claim.Key}, func() *penalty { return newPenalty(client, rate, claim) })
+			claim.penalty = known.get(limitKey{claim.Name, claim.Key}, func() *penalty {
+				return newPenalty(client, rate, claim)
+			})
 		}
 		return claim
 	}
@@ -160,7 +162,8 @@ func (p *Policy) penalize(ctx context.Context, answers []Answer) {
 	defer bounded.end()
 	for i := range answers {
 		a := &answers[i]
-		if a.penalty == nil || !a.Refused || a.decidesLocally() || a.RetryAfter == 0 { // 0: the rate is 0, nobody has exceeded it
+		// a RetryAfter of 0: the rate is 0, nobody has exceeded it
+		if a.penalty == nil || !a.Refused || a.decidesLocally() || a.RetryAfter == 0 {
 			continue
 		}
 		left, err := a.begin(bounded)
@@ -208,8 +211,8 @@ func (c Claim) invalid() error {
 	if c.penalty == nil || !c.returns() || c.known() {
 		return nil
 	}
-	return fmt.Errorf("limit %q: %w: with CountIf or CostAfter, a penalty needs the rate of the limit: use Per or PerFunc",
-		c.Name, rratelimiter.ErrInvalidOption)
+	return fmt.Errorf("limit %q: %w: with CountIf or CostAfter, a penalty needs the rate of the limit: "+
+		"use Per or PerFunc", c.Name, rratelimiter.ErrInvalidOption)
 }
 
 // failing fails each check with an error.

@@ -215,7 +215,8 @@ func TestPenaltyFollowsFromWhatCounted(t *testing.T) {
 	}
 }
 
-// A request that waits is not refused, and begins no penalty. One that would wait for too long does.
+// A request that waits is not refused, and begins no penalty. One that would wait for too long
+// does.
 func TestPenaltyBeginsWhenARequestIsRefusedInTheEnd(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithCallTimeout(20*time.Second))
@@ -328,7 +329,8 @@ func TestTheLongestPenaltyIsTold(t *testing.T) {
 func TestPenaltyFromTheDenyCache(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
-		limit := Per(r.Client, "login", rratelimiter.PerMinute(5), byAddr, rratelimiter.WithDenyCache(100)).Penalty(r.Client, 15*time.Minute)
+		limit := Per(r.Client, "login", rratelimiter.PerMinute(5), byAddr, rratelimiter.WithDenyCache(100)).
+			Penalty(r.Client, 15*time.Minute)
 		h := patient(limit).Middleware(ok)
 		wantCodes(t, h, "192.0.2.1", "/", 200, 200, 200, 200, 200)
 		refused := func(what string, most int64) {
@@ -347,8 +349,8 @@ func TestPenaltyFromTheDenyCache(t *testing.T) {
 				t.Errorf("%s: %d calls for 950 refusals, want at most %d", what, n, most)
 			}
 		}
-		// what the penalty has left, that the limit refuses, that it begins; then that it goes on, and that
-		// the limit has the permits again
+		// what the penalty has left, that the limit refuses, that it begins; then that it goes on, and
+		// that the limit has the permits again
 		refused("the first penalty", 5)
 		r.Advance(time.Minute)
 		wantCodes(t, h, "192.0.2.1", "/", 200, 200, 200, 200, 200)

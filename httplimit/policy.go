@@ -70,16 +70,18 @@ type Policy struct {
 	// Wait is the longest time that a request may wait for permits; 0 means that no request waits. A
 	// request that would have to wait longer is refused at once. If requests of one process wait for a
 	// single *rratelimiter.Limiter without CountIf and CostAfter, they are served in order. Other
-	// requests are served in no particular order.
+	// requests are served in no particular order. With Shadow, no request waits, and Limit.Shadow and
+	// a key with a penalty (Limit.Penalty) let no request wait, either.
 	Wait time.Duration
 	// Shadow lets every request pass whose context has not ended, without waiting and without header
 	// fields in the response. The policy counts the requests that a limit would have refused.
-	// FailClosed acts as FailOpen. Permits are taken.
+	// FailClosed acts as FailOpen. Permits are taken, and penalties begin (Limit.Penalty).
 	Shadow bool
 	// Jitter is the longest time by which the RetryAfter of a refusal is raised, at random, so that
 	// clients that were refused together do not come back together; 0 means none. All limits of one
 	// request are raised by the same time. Retry-After and t in the field RateLimit have whole
-	// seconds, rounded up, so less than some seconds has little effect there.
+	// seconds, rounded up, so less than some seconds has little effect there. A penalty does not last
+	// longer because of it.
 	Jitter time.Duration
 	// OnDeny is called for each request that is refused, also by FailClosed, or that a limit would
 	// refuse without Shadow. Decision.Refused returns the names of the limits that refused.

@@ -13,7 +13,9 @@ import (
 // requests that these let pass. If it refuses a request, the outcome is [Shadowed], and
 // Policy.OnDeny is called. Such a limit has no header fields. If it cannot be checked, requests
 // pass, and Policy.OnError is called. Its name must differ from those of the other limits, because
-// limits with one name and key share a limiter. [Policy.Shadow] is for all limits at once.
+// limits with one name and key share a limiter. With [Limit.Penalty], penalties begin, and would be
+// in force in a process in which the limit is not in shadow. [Policy.Shadow] is for all limits at
+// once.
 func (l Limit) Shadow() Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)

@@ -62,8 +62,9 @@
 //   - lease: permits are taken ahead of demand for up to this time, and requests decided from
 //     memory, as with rratelimiter.WithLease: at most a tenth of the interval of each rate.
 //     Default: none.
-//   - penalty: a key that the limit refuses stays refused until this time is over, such as 10m, as
-//     with httplimit.Limit.Penalty. Default: none.
+//   - penalty: after the limit has refused a key, the key stays refused for this time, such as 10m,
+//     as with httplimit.Limit.Penalty, which says what it means beside lease and shadow. A request
+//     with another plan has the same penalty, unless its rate is unlimited. Default: none.
 //   - shadow: true lets the limit count what it would refuse, and refuse nothing, as with
 //     httplimit.Limit.Shadow.
 //   - exempt: the limit does not apply to clients with these addresses or networks. Config.Addr
