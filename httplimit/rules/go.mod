@@ -14,4 +14,5 @@ require (
 	github.com/redis/go-redis/v9 v9.20.0 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
 	go.uber.org/atomic v1.11.0 // indirect
+	pgregory.net/rapid v1.3.0
 )
