@@ -318,7 +318,10 @@ func (p *play) obey() {
 		p.wrong("Retry-After is %d s, and the refusal's time is %v", seconds, e.d.RetryAfter())
 	}
 	time.Sleep(e.d.RetryAfter())
-	if again := p.ask(step{}); again.code == 429 && again.d.Err == nil {
+	again := p.ask(step{})
+	// a limit that was not checked before, because of a penalty of another one, may refuse
+	same := slices.ContainsFunc(again.d.Refused(), func(name string) bool { return slices.Contains(e.d.Refused(), name) })
+	if again.code == 429 && again.d.Err == nil && same {
 		p.wrong("a client that obeyed Retry-After of %v is refused again at %v, Retry-After %v",
 			e.d.RetryAfter(), again.came, again.d.RetryAfter())
 	}

@@ -71,14 +71,14 @@ func TestFilesThatAreAcceptedAreServed(t *testing.T) {
 		if rapid.Bool().Draw(rt, "another limit") {
 			text += "  b: " + drawLimit(rt) + "\n"
 		}
-		if fault := served(t, text); fault != "" {
+		if fault := faultOf(t, text); fault != "" {
 			rt.Fatalf("%s%s", text, fault)
 		}
 	})
 }
 
-// served returns what is wrong with the way in which a file is served.
-func served(t *testing.T, text string) string {
+// faultOf returns what is wrong with the way in which a file is served.
+func faultOf(t *testing.T, text string) string {
 	server := limittest.Start()
 	defer server.Close()
 	file := filepath.Join(t.TempDir(), "limits.yaml")

@@ -20,7 +20,7 @@ import (
 
 // served_test.go gives files with values at their edges to Parse and to a guard.
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) { redistest.Random(m, 1000) }
 
 // Values of the fields of a limit. The first is an ordinary one; "" leaves the field out.
 // 4294967295 is the most permits of a rate, 9007199254740991 of a quota, 2562047h the longest
