@@ -339,6 +339,9 @@ func (p *play) rateOf(name string) rratelimiter.Rate {
 // counted by then.
 func (p *play) taken(e *event, name string, at time.Duration) (least, most, counted int64) {
 	interval := p.rateOf(name).Interval
+	if e.d.Err != nil && e.came <= at && at < e.decided+interval+givingBack {
+		return 0, p.rateOf(name).Permits, 0 // its call may have taken them
+	}
 	for _, a := range e.d.Answers {
 		if a.Name != name || !a.Allowed || e.decided > at {
 			continue
@@ -397,8 +400,11 @@ func (p *play) judge() {
 		var grants []window.Grant
 		for _, e := range p.events {
 			if least, _, _ := p.taken(e, name, e.decided); least > 0 {
-				at := p.began.Add(e.decided)
-				grants = append(grants, window.Grant{Permits: least, Start: at, End: at})
+				from, to := p.began.Add(e.decided), p.began.Add(e.decided)
+				if p.faulty { // the reply to an earlier attempt may be lost
+					from = p.began.Add(e.came)
+				}
+				grants = append(grants, window.Grant{Permits: least, Start: from, End: to})
 			}
 		}
 		if rate.Interval > 0 {
