@@ -19,18 +19,13 @@ import (
 // chart.go shows simulations: as a table with small charts for terminals, as pictures, and as
 // tables of Markdown.
 
-// The heads of all tables: of those in pages, and of narrow ones.
-var (
-	columns = []string{
-		"granted", "largest window", "mean wait", "longest wait", "bytes", "calls a permit", "commands a permit",
-	}
-	narrow = []string{"granted", "window", "mean wait", "longest", "bytes", "calls", "commands"}
-)
+// narrow has the heads of the figures in a terminal.
+var narrow = []string{"granted", "window", "mean wait", "longest", "bytes", "calls", "commands"}
 
 // figures returns an algorithm's cells of a table, after its name.
 func (o outcome) figures() []string {
 	if o.Fault != "" {
-		return append([]string{"not for this rate"}, make([]string, len(columns)-1)...)
+		return append([]string{"not for this rate"}, make([]string, len(narrow)-1)...)
 	}
 	return []string{
 		render.Thousands(
@@ -92,14 +87,15 @@ func maximum(sums []int64) (highest int64) {
 	return highest
 }
 
-// markdown returns the table of a page.
+// markdown returns the table of a page, with fewer figures than a terminal shows.
 func (s simulation) markdown() string {
 	var b strings.Builder
 	row := func(cells ...string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
-	row(append([]string{"algorithm"}, columns...)...)
-	row(append([]string{"---"}, strings.Split(strings.Repeat("---: ", len(columns)-1)+"---:", " ")...)...)
+	row("algorithm", "granted", "largest window", "longest wait", "bytes", "commands a permit")
+	b.WriteString("|---|---:|---:|---:|---:|---:|\n")
 	for _, o := range s.Outcomes {
-		row(append([]string{o.Algorithm}, o.figures()...)...)
+		f := o.figures()
+		row(o.Algorithm, f[0], f[1], f[3], f[4], f[6])
 	}
 	return b.String()
 }
