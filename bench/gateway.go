@@ -92,7 +92,9 @@ func get(client *fasthttp.HostClient, url string) asker {
 // that answers 429.
 func gatewayDetail(r *Report) grid {
 	g := grid{
-		head: []string{"", "requests/s", "x the bare server", "p50 µs", "p99 µs", "allocs/request", "allocs of the guard", "denied"},
+		head: []string{
+			"", "requests/s", "x the bare server", "p50 µs", "p99 µs", "allocs/request", "allocs of the guard", "denied",
+		},
 	}
 	g.fill(r.of(gatewayName), func(row *Row) []string {
 		times, objects := "–", "–"

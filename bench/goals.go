@@ -140,12 +140,20 @@ func goals() []goal {
 				fastestJava("x the fastest Java", 25, hot, rowLibrary),
 			},
 		},
-		{"same, WithRecordPerRequest", "at least 3x PING", []check{rate(3, hot, rowPerRequest, rowPing, "x PING")}},
-		{"same, 90 % denied: default", "at least 10x PING", []check{rate(10, denied, rowLibrary, rowPing, "x PING")}},
-		{"same, 90 % denied: WithDenyCache", "at least 30x PING and less than one EVAL per 10,000 denials", []check{
-			rate(30, denied, rowDenyCache, rowPing, "x PING"),
-			figure("denials an EVAL", 10_000, atLeast, denied, rowDenyCache, deniedPerCall, 1),
+		{"hot limiter, 1,024 callers, WithRecordPerRequest", "at least 3x PING", []check{
+			rate(3, hot, rowPerRequest, rowPing, "x PING"),
 		}},
+		{"hot limiter, 90 % denied, default", "at least 10x PING", []check{
+			rate(10, denied, rowLibrary, rowPing, "x PING"),
+		}},
+		{
+			"hot limiter, 90 % denied, WithDenyCache",
+			"at least 30x PING and less than one EVAL per 10,000 denials",
+			[]check{
+				rate(30, denied, rowDenyCache, rowPing, "x PING"),
+				figure("denials an EVAL", 10_000, atLeast, denied, rowDenyCache, deniedPerCall, 1),
+			},
+		},
 		{"hot limiter behind 20 ms of network delay", "p99 of TryAcquire at most 2.2 round trips", []check{
 			between("round trips", 2.2, atMost, far, rowLibrary, farName(farthest, 1), rowPing, p99, p50),
 		}},
@@ -161,14 +169,18 @@ func goals() []goal {
 				rate(1.35, uniformName(1024), rowLibrary, rowRedisRate, "x redis_rate"),
 			},
 		},
-		{"same at 64 callers", "at least 1.2x the row Redisson's script, from Go, 1.1x redis_rate", []check{
-			rate(1.2, uniformName(64), rowLibrary, rowScript, "x the script"),
-			rate(1.1, uniformName(64), rowLibrary, rowRedisRate, "x redis_rate"),
-		}},
+		{
+			"10,000 limiters uniform, 64 callers",
+			"at least 1.2x the row Redisson's script, from Go, 1.1x redis_rate",
+			[]check{
+				rate(1.2, uniformName(64), rowLibrary, rowScript, "x the script"),
+				rate(1.1, uniformName(64), rowLibrary, rowRedisRate, "x redis_rate"),
+			},
+		},
 		{"two limits for 10,000 addresses, 1,024 callers", "at least 1.3x two calls of redis_rate", []check{
 			rate(1.3, pairsName(1024), rowLibrary, rowRedisRate, "x redis_rate"),
 		}},
-		{"same pairs, 64 callers", "at least 1.2x two calls of redis_rate", []check{
+		{"two limits for 10,000 addresses, 64 callers", "at least 1.2x two calls of redis_rate", []check{
 			rate(1.2, pairsName(64), rowLibrary, rowRedisRate, "x redis_rate"),
 		}},
 		{"two limits of one hot pair, 1,024 callers", "at least 5x bare PING", []check{
@@ -204,12 +216,16 @@ func goals() []goal {
 		{"8 processes with leases, demand 80 % of the rate", "at most 0.1 % denied", []check{
 			figure("% denied", 0.1, atMost, sharedName(80), rowSharedLease, deniedShare, 0.01),
 		}},
-		{"same, demand 120 % and 300 %, leases of interval/50", "at least 97 % of the rate used, no window above it", []check{
-			figure("% at 120 %", 97, atLeast, sharedName(120), rowSharedLease, used, 0.01),
-			figure("% at 300 %", 97, atLeast, sharedName(300), rowSharedLease, used, 0.01),
-			figure("% in a window at 120 %", 100, atMost, sharedName(120), rowSharedLease, largestWindow, 0.01),
-			figure("% at 300 %", 100, atMost, sharedName(300), rowSharedLease, largestWindow, 0.01),
-		}},
+		{
+			"8 processes, demand 120 % and 300 %, leases of interval/50",
+			"at least 97 % of the rate used, no window above it",
+			[]check{
+				figure("% at 120 %", 97, atLeast, sharedName(120), rowSharedLease, used, 0.01),
+				figure("% at 300 %", 97, atLeast, sharedName(300), rowSharedLease, used, 0.01),
+				figure("% in a window at 120 %", 100, atMost, sharedName(120), rowSharedLease, largestWindow, 0.01),
+				figure("% at 300 %", 100, atMost, sharedName(300), rowSharedLease, largestWindow, 0.01),
+			},
+		},
 		{"2 processes with leases beside Java, all saturated", "Java's share at least 0.9x that without leases", []check{
 			against("x the share without leases", 0.9, atLeast, besideName, rowBesideLease, rowBeside, javaShare, javaShare),
 		}},
@@ -224,7 +240,7 @@ func goals() []goal {
 			figure("EVALs", 15, atMost, crowdName, rowLibrary, commands, 1),
 			figure("x the ideal", 1.005, atMost, crowdName, rowLibrary, overIdeal, 1),
 		}},
-		{"the same, arriving over 1 s, WithGranularity(interval/50)", "at most 100 EVALs", []check{
+		{"1,000 blocked callers, arriving over 1 s, WithGranularity(interval/50)", "at most 100 EVALs", []check{
 			figure("EVALs", 100, atMost, arriveName, rowGranularity, commands, 1),
 		}},
 		{"20 processes x 50 blocked callers", "at most 3x the EVALs of one process", []check{
