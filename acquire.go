@@ -389,17 +389,9 @@ func (c *Client) askTogether(
 		cores[i] = &l.core
 	}
 	a.Detail = true
-	decided, leased, failed, err := c.core.ServeAll(ctx, permits, &a, cores)
-	var late schedule.NotInTimeError
-	switch {
-	case errors.As(err, &late):
-		err = fmt.Errorf("%s: %w", operation, &NotInTimeError{late.At})
-	case errors.Is(err, ErrExceedsRate):
-		err = wrap(operation+" of", limiters[failed].name, fmt.Errorf("%w (%d)", err, permits[failed]))
-	case failed >= 0:
-		err = wrap(operation+" of", limiters[failed].name, err)
-	case err != nil:
-		err = fmt.Errorf("%s: %w", operation, err)
+	decided, leased, err := c.core.ServeAll(ctx, permits, &a, cores)
+	if err != nil {
+		err = errorOfAll(operation, permits, limiters, err)
 	}
 	results := make([]Result, len(decided))
 	for i, r := range decided {
@@ -420,6 +412,19 @@ func (c *Client) askTogether(
 		c.tell(ctx, info)
 	}
 	return results, err
+}
+
+// errorOfAll names the operation in an error, and the limiter if it is about one.
+func errorOfAll(operation string, permits []int64, limiters []*Limiter, err error) error {
+	var late schedule.NotInTimeError
+	if errors.As(err, &late) {
+		err = &NotInTimeError{late.At}
+	}
+	var about schedule.MemberError
+	if errors.As(err, &about) {
+		return wrap(operation+" of", limiters[about.Limiter].name, withNumber(about.Err, permits[about.Limiter]))
+	}
+	return fmt.Errorf("%s: %w", operation, err)
 }
 
 // methodOfAll returns the RequestInfo.Method of a request to several limiters.

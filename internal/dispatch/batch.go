@@ -264,15 +264,12 @@ func (q *queue) fail(m schedule.Moment, b *batch, o exchange.Outcome) schedule.F
 	if o.Silent {
 		behind = o.Cause
 	}
-	failed := -1
-	if errors.Is(o.Err, script.ErrNotInitialized) || errors.Is(o.Err, script.ErrUntold) {
-		failed = b.joint.failed
+	err := o.Err
+	if about := b.joint.failed; q.isSet() && about >= 0 &&
+		(errors.Is(err, script.ErrNotInitialized) || errors.Is(err, script.ErrUntold)) {
+		err = schedule.MemberError{Limiter: about, Err: err}
 	}
-	f := q.schedule.Fail(m, &b.Batch, o.Err, behind)
-	for _, r := range b.Settled {
-		r.Outcome.Failed = failed
-	}
-	return f
+	return q.schedule.Fail(m, &b.Batch, err, behind)
 }
 
 // saw keeps what a reply of Redis says about each limiter, and the lease that it brings.
@@ -342,9 +339,6 @@ func (q *queue) settled(r *schedule.Request) {
 		*own.source = Source{o.Local, o.At}
 	}
 	for i := range own.sources {
-		own.sources[i] = Source{o.Local, o.At}
-		if i > 0 {
-			own.sources[i].At = o.Others[i-1].At
-		}
+		own.sources[i] = Source{o.Local, o.Of(i).At}
 	}
 }

@@ -185,17 +185,18 @@ func (c *Client) wakeSets(sets []uint64, event func(*schedule.Queue)) {
 }
 
 // ServeAll answers a request to several limiters, from their leases or else by one script: all of
-// them grant, or none does. leased reports whether the leases granted. If it fails because of one
-// limiter, failed is the index of that, else -1. A grant fills in the sources; after an error the
-// caller must not use them again, since giving back may go on in the background.
+// them grant, or none does. leased reports whether the leases granted. There are as many results as
+// limiters, also if the request ends without a reply. An error about one limiter is a
+// schedule.MemberError. A grant fills in the sources; after an error the caller must not use them
+// again, since giving back may go on in the background.
 func (c *Client) ServeAll(
 	ctx context.Context, permits []int64, a *Ask, limiters []*Limiter,
-) (results []Result, leased bool, failed int, err error) {
+) (results []Result, leased bool, err error) {
 	if err := ctx.Err(); err != nil {
-		return nil, false, -1, err
+		return nil, false, err
 	}
 	if results, ok := c.allFromLeases(permits, limiters, a.Sources); ok {
-		return results, true, -1, nil
+		return results, true, nil
 	}
 	a.N, a.Rest = permits[0], permits[1:]
 	r := c.newRequest(ctx, a, schedule.Try)
@@ -204,11 +205,11 @@ func (c *Client) ServeAll(
 	}
 	outcome, err := c.enterSet(limiters, r).serve(ctx, r)
 	if err != nil {
-		return nil, false, outcome.Failed, err
+		return nil, false, err
 	}
-	results = append(make([]Result, 0, len(limiters)), outcome.Result)
-	for _, other := range outcome.Others {
-		results = append(results, other.Result)
+	results = make([]Result, len(limiters))
+	for i := range results {
+		results[i] = outcome.Of(i).Result
 	}
-	return results, false, -1, nil
+	return results, false, nil
 }

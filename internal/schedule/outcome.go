@@ -12,14 +12,34 @@ import (
 type Outcome struct {
 	Result
 	Err    error
-	Failed int     // index of the limiter whose rate a request exceeds
 	Taken  int64   // permits that a request of kind UpTo took
 	At     int64   // score of the record of a grant, or when the process granted, µs
 	Local  bool    // granted by the process
-	Others []Share // of the other limiters of a set; nil with an error
+	others []Share // of the other limiters of a set; nil without a reply, or with an error
 }
 
-// A Share is what an outcome says of one of the other limiters of a set.
+// Of returns what the outcome says of a limiter, numbered from 0. Without a reply, and with an
+// error, it says nothing.
+func (o *Outcome) Of(limiter int) Share {
+	switch {
+	case limiter == 0:
+		return Share{o.Result, o.At}
+	case limiter <= len(o.others):
+		return o.others[limiter-1]
+	}
+	return Share{}
+}
+
+// A MemberError is an error that is about one limiter of a set.
+type MemberError struct {
+	Limiter int // numbered from 0
+	Err     error
+}
+
+func (e MemberError) Error() string { return e.Err.Error() }
+func (e MemberError) Unwrap() error { return e.Err }
+
+// A Share is what an outcome says of one limiter of a set.
 type Share struct {
 	Result
 	At int64
@@ -47,7 +67,7 @@ func grant(g *protocol.Reply, free sizes, shares *[]Share) Outcome {
 		m := &g.Others[i]
 		*shares = append(*shares, Share{Result{true, m.Rate, free.rest[i], 0, m.NextAfter, m.ResetAfter}, m.At})
 	}
-	o.Others = (*shares)[from:]
+	o.others = (*shares)[from:]
 	return o
 }
 
@@ -66,7 +86,7 @@ func refusal(g *protocol.Reply, v allotment, shares *[]Share) Outcome {
 			*shares, Share{Result: Result{false, m.Rate, m.Free, g.WaitFor(v.group, 1+i), m.NextAfter, m.ResetAfter}},
 		)
 	}
-	o.Others = (*shares)[from:]
+	o.others = (*shares)[from:]
 	return o
 }
 
@@ -86,8 +106,8 @@ func (q *Queue) Reserve(m Moment, b *Batch, local bool) {
 		}
 		o := &r.Outcome
 		o.Result = q.Reserved(m, r.N, o.Result, local)
-		for i := range o.Others {
-			o.Others[i].Result = q.Reserved(m, r.Rest[i], o.Others[i].Result, local)
+		for i := range o.others {
+			o.others[i].Result = q.Reserved(m, r.Rest[i], o.others[i].Result, local)
 		}
 	}
 }

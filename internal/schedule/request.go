@@ -68,7 +68,7 @@ func (r *Request) FreeAt(limiter int) time.Time {
 		return r.free
 	}
 	longest, wait := r.Outcome.RetryAfter, r.Outcome.RetryAfter
-	for i, of := range r.Outcome.Others {
+	for i, of := range r.Outcome.others {
 		if longest = max(longest, of.RetryAfter); limiter == i+1 {
 			wait = of.RetryAfter
 		}

@@ -129,7 +129,7 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 				continue
 			}
 			failed := int(-1 - g.Granted(v.group, b.Ask.Groups[v.group]))
-			q.settle(b, r, Outcome{Err: ErrExceedsRate, Failed: failed})
+			q.settle(b, r, Outcome{Err: MemberError{failed, ErrExceedsRate}})
 			f.Of(failed).Denied++
 		case again:
 			q.again(r, first)
@@ -151,8 +151,8 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 				o.Err = NotInTimeError{since.Add(v.wait)}
 			}
 			q.settle(b, r, o)
-			f.Denied += oneIf(o.Others == nil || o.RetryAfter > 0)
-			for i, other := range o.Others {
+			f.Denied += oneIf(o.others == nil || o.RetryAfter > 0)
+			for i, other := range o.others {
 				f.Others[i].Denied += oneIf(other.RetryAfter > 0)
 			}
 			f.Refused = true

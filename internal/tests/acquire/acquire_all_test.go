@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -179,6 +181,8 @@ func TestAcquireAllWhoseContextEndsWhileItWaits(t *testing.T) {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("%v", err)
+		} else if strings.Contains(err.Error(), `"a"`) {
+			t.Errorf("the error of a context is about one of the limiters: %v", err)
 		}
 		r.Unchanged(before, "a caller that has left")
 		if waiting := r.Client.Waiting(); len(waiting) != 0 {
@@ -539,5 +543,84 @@ func TestAcquireAllFailsFast(t *testing.T) {
 		}
 		b.SleepTo(1100 * ms)
 		b.Granted("in time", in, time.Second)
+	})
+}
+
+// A timeout that ends while the request is queued behind a call in flight is a refusal, for any
+// number of limiters.
+func TestTryAcquireAllTimeoutEndsBehindACallInFlight(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for what, names := range map[string][]string{
+			"two": {"x", "y"}, "three": {"x", "y", "z"}, "one listed twice": {"x", "y", "x"}, "one alone": {"x", "x"},
+		} {
+			r, log := rig.New(t, s), &requests{}
+			r.Wipe()
+			c, tap := r.Tapped(rratelimiter.WithObserver(log))
+			limiters := make([]*rratelimiter.Limiter, len(names))
+			for i, name := range names {
+				limiters[i] = c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+			}
+			sent, reply := make(chan struct{}), make(chan struct{})
+			tap.Plan(rig.Plan{Then: func() { close(sent); <-reply }})
+			first := make(chan error)
+			go func() { first <- c.AcquireAll(t.Context(), 1, limiters...) }()
+			<-sent
+			if ok, err := c.TryAcquireAllTimeout(t.Context(), 1, ms, limiters...); ok || err != nil {
+				t.Errorf("%s: %v, %v", what, ok, err)
+			}
+			for _, one := range log.all() {
+				if one.Granted > 0 || one.Err != nil {
+					t.Errorf("%s, the observer sees %+v", what, one)
+				}
+			}
+			close(reply)
+			r.Must(<-first)
+			for _, l := range limiters {
+				want := int64(0)
+				for _, name := range names {
+					if name == l.Name() {
+						want++
+					}
+				}
+				if got := rig.State(t, l).Used; got != want {
+					t.Errorf("%s: %d permits of %q are used, want %d", what, got, l.Name(), want)
+				}
+			}
+		}
+	})
+}
+
+// Whatever timeouts end while calls are queued, in flight or between two calls: a call is granted or
+// refused, and no permit is taken that no caller got.
+func TestManyTimeoutsOfTwoLimiters(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		c := rratelimiter.NewClient(s.Client())
+		x := c.RateLimiter("x", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		y := c.RateLimiter("y", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		for _, longest := range []time.Duration{3 * ms, 200 * ms} {
+			var granted atomic.Int64
+			var callers sync.WaitGroup
+			for range 32 {
+				callers.Go(func() {
+					for range 100 {
+						ok, err := c.TryAcquireAllTimeout(t.Context(), 1, 1+rand.N(longest), x, y)
+						if err != nil {
+							t.Error(err)
+						}
+						if ok {
+							granted.Add(1)
+						}
+					}
+				})
+			}
+			callers.Wait()
+			for _, l := range []*rratelimiter.Limiter{x, y} {
+				if taken := rig.State(t, l).Used; taken > granted.Load() {
+					t.Errorf("below %v: %d permits are taken, %d were granted", longest, taken, granted.Load())
+				}
+			}
+			r.Wipe()
+		}
 	})
 }
