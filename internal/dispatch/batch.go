@@ -190,6 +190,7 @@ func (b *batch) complete(g *protocol.Reply, o exchange.Outcome) {
 		for i, l := range q.limiters {
 			l.afterAllowAll(calls[i])
 		}
+		q.dateKeeps(g)
 	}
 	if observe := q.client.config.Observe; observe != nil {
 		for _, call := range calls {
@@ -226,7 +227,6 @@ func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Out
 		if f.Refused {
 			q.schedule.Reserve(m, &b.Batch, g.Local())
 		}
-		q.dateKeeps(g)
 	}
 	for _, r := range b.Settled {
 		q.settled(r)
@@ -254,7 +254,7 @@ func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Out
 		}
 		calls = append(calls, call)
 	}
-	return calls, q.setsBehind()
+	return calls, q.setsBehind(nil)
 }
 
 // fail ends b with an error, which is about the limiter of a set that refused to decide, if one

@@ -327,10 +327,10 @@ func (q *queue) leave(r *request) {
 		q.ledger.Unbar()
 		q.client.waiting.Add(-1)
 	}
-	behind := q.setsBehind()
+	behind := q.setsBehind(nil)
 	q.exit()
 	r.dropKeeps(time.Time{})
-	q.client.wakeSets(behind, (*schedule.Queue).Changed)
+	q.client.wakeSets(behind, (*schedule.Queue).Freed)
 }
 
 // stalled lets the queue send its next batch before b, which takes too long, is complete. It does

@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"hash/maphash"
+	"iter"
 	"slices"
 	"sync"
 	"time"
@@ -58,10 +59,18 @@ func same(a, b *Limiter) bool { return a.Key() == b.Key() && a.settings == b.set
 
 // hold adds the keeps of a request of a set. The limiters take no permits ahead while it waits.
 func (r *request) hold(set *queue) {
+	var front []keep // of the request in front
+	if last := set.schedule.Last(); last != nil {
+		front = last.Owner.(*request).keeps
+	}
 	for i, l := range set.limiters {
 		q := l.client.enter(l)
 		k := keep{&schedule.Keep{N: r.Of(i), Owner: set.set}, q}
-		q.schedule.Hold(k.Keep)
+		var after *schedule.Keep
+		if front != nil {
+			after = front[i].Keep
+		}
+		q.schedule.Hold(k.Keep, after)
 		q.ledger.Bar()
 		q.mu.Unlock()
 		r.keeps = append(r.keeps, k)
@@ -69,15 +78,22 @@ func (r *request) hold(set *queue) {
 }
 
 // dropKeeps takes away the keeps of a request of a set, which has left or was served by a call that
-// was sent at a time.
+// was sent at a time. The queues that have requests behind it look again.
 func (r *request) dropKeeps(served time.Time) {
+	if len(r.keeps) == 0 {
+		return
+	}
+	client, sets := r.keeps[0].queue.client, []uint64(nil)
 	for _, k := range r.keeps {
 		k.queue.mu.Lock()
-		k.queue.schedule.Drop(k.Keep, served)
+		if k.queue.schedule.Drop(k.Keep, served) {
+			sets = append(sets, k.queue.setsBehind(k.Keep)...)
+		}
 		k.queue.ledger.Unbar()
 		k.queue.exit()
 	}
 	r.keeps = nil
+	client.wakeSets(sets, (*schedule.Queue).Freed)
 }
 
 // lookInFront tells the waiting requests of a set what callers in front of them wait for at each
@@ -86,7 +102,7 @@ func (q *queue) lookInFront(now time.Time) {
 	var waiting []*request
 	for r := range q.schedule.Line() {
 		waiting = append(waiting, r.Owner.(*request))
-		r.Front = nil
+		r.Front, r.Undated = nil, false
 	}
 	if len(waiting) == 0 {
 		return
@@ -100,54 +116,87 @@ func (q *queue) lookInFront(now time.Time) {
 		of.mu.Lock()
 		front := of.schedule.InFront(keeps, now)
 		of.mu.Unlock()
-		for at, n := range front {
-			if n == 0 {
+		for at, f := range front {
+			if f.Permits == 0 {
 				continue
 			}
 			r := waiting[at]
 			if r.Front == nil {
 				r.Front = make([]int64, len(q.limiters))
 			}
-			r.Front[i] = n
+			r.Front[i] = f.Permits
+			r.Undated = r.Undated || f.Undated
 		}
 	}
 }
 
-// dateKeeps tells the keeps of a set from when on they count: an interval before the permits of all
-// other limiters are free, which grant no more than their rate to the line in an interval.
+// dateKeeps tells the queues of the limiters, after a reply to the set, from when on the keeps of
+// its waiting requests count. They look again if that changes what they keep free now.
 func (q *queue) dateKeeps(g *protocol.Reply) {
-	if !q.isSet() || g.Local() {
-		return
-	}
-	sums := make([]int64, len(q.limiters)) // of the line, up to r
-	for r := range q.schedule.Line() {
-		r := r.Owner.(*request)
-		for i := range sums {
-			sums[i] += r.keeps[i].N
-		}
-		for i, k := range r.keeps {
-			var from time.Time
-			for other := range sums {
-				m := g.Of(other)
-				rounds := (sums[other] - 1) / max(m.Rate, 1)
-				free := r.FreeAt(other)
-				if at := free.Add(time.Duration(rounds)*m.Interval - g.Of(i).Interval); other != i && !free.IsZero() &&
-					at.After(from) {
-					from = at
+	now := q.client.Clock()
+	var again []*queue
+	var sets []uint64
+	q.mu.Lock()
+	if last := q.schedule.Last(); last != nil {
+		for i, k := range last.Owner.(*request).keeps {
+			k.queue.mu.Lock()
+			var first *schedule.Keep // of which the date is news
+			for keep, from := range q.dates(i, g) {
+				if k.queue.schedule.Redate(keep, from, now) && first == nil {
+					first = keep
 				}
 			}
-			k.queue.mu.Lock()
-			k.From = from
+			if first != nil {
+				again, sets = append(again, k.queue), append(sets, k.queue.setsBehind(first)...)
+			}
 			k.queue.mu.Unlock()
 		}
 	}
+	q.mu.Unlock()
+	for _, of := range again {
+		of.mu.Lock()
+		of.exit()
+	}
+	q.client.wakeSets(sets, (*schedule.Queue).Freed)
 }
 
-// setsBehind returns the sets that have a request which waits for the limiter of q.
-func (q *queue) setsBehind() (sets []uint64) {
-	for _, k := range q.schedule.Keeps() {
-		if set := k.Owner.(uint64); !slices.Contains(sets, set) {
-			sets = append(sets, set)
+// dates returns from when on the keeps of a set at one limiter count, as far as replies have told
+// that: an interval before the permits of all other limiters are free, which grant no more than
+// their rate to the line in an interval. No request has its permits before those in front have
+// theirs.
+func (q *queue) dates(limiter int, g *protocol.Reply) iter.Seq2[*schedule.Keep, time.Time] {
+	return func(yield func(*schedule.Keep, time.Time) bool) {
+		sums := make([]int64, len(q.limiters))     // of the line, up to r
+		free := make([]time.Time, len(q.limiters)) // the latest one of these; zero: not known
+		for r := range q.schedule.Line() {
+			var from time.Time
+			for other := range q.limiters {
+				if other == limiter {
+					continue
+				}
+				sums[other] += r.Of(other)
+				if at := r.FreeAt(other); at.After(free[other]) {
+					free[other] = at
+				}
+				rounds := time.Duration((sums[other] - 1) / max(g.Of(other).Rate, 1))
+				at := free[other].Add(rounds*g.Of(other).Interval - g.Of(limiter).Interval)
+				if !free[other].IsZero() && at.After(from) {
+					from = at
+				}
+			}
+			if !from.IsZero() && !yield(r.Owner.(*request).keeps[limiter].Keep, from) {
+				return
+			}
+		}
+	}
+}
+
+// setsBehind returns the sets that have a request which waits for the limiter of q, behind that of
+// a keep; nil: all of them.
+func (q *queue) setsBehind(k *schedule.Keep) (sets []uint64) {
+	for _, other := range q.schedule.Keeps() {
+		if k == nil || other.Behind(k) {
+			sets = append(sets, other.Owner.(uint64))
 		}
 	}
 	return sets
@@ -176,12 +225,21 @@ func (s *sets) list(chosen func(*queue) bool) (found []*queue) {
 	return found
 }
 
-// wakeSets tells the queues of some sets what has happened.
+// wakeSets tells the queues of some sets, which may be listed repeatedly, what has happened.
 func (c *Client) wakeSets(sets []uint64, event func(*schedule.Queue)) {
 	if len(sets) == 0 {
 		return
 	}
-	tell(c.sets.list(func(q *queue) bool { return slices.Contains(sets, q.set) }), event)
+	slices.Sort(sets)
+	queues := make([]*queue, 0, len(sets))
+	c.sets.mu.Lock()
+	for _, set := range slices.Compact(sets) {
+		if q := c.sets.all[set]; q != nil {
+			queues = append(queues, q)
+		}
+	}
+	c.sets.mu.Unlock()
+	tell(queues, event)
 }
 
 // ServeAll answers a request to several limiters, from their leases or else by one script: all of

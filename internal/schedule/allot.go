@@ -91,6 +91,8 @@ type remainder struct {
 	free  sizes // permits that requests may ask for again
 	rates sizes
 	ahead bool // a waiting request in front is not granted
+	// Redis kept permits free of the group, and it is not known yet from when on they are kept
+	undated bool
 }
 
 // group notes that the requests of a group follow, or that it keeps permits free of those behind
@@ -100,6 +102,7 @@ func (rest *remainder) group(i int, g protocol.Group) {
 		rest.free.add(sizes{g.Size, g.Rest}, -1)
 	}
 	rest.ahead = rest.ahead || rest.batch.Ask.Partial && i >= rest.batch.Ask.Strict
+	rest.undated = rest.batch.undated > 0 && i >= rest.batch.undated && !rest.reply.Local()
 }
 
 // inTurn is verdict for a request that waits in a line. It also returns when its permits are free.
@@ -110,7 +113,7 @@ func (rest *remainder) inTurn(group int, r *Request, due time.Time, line *turns)
 	if own.at = own.at.Add(r.later(line.rate, line.interval)); r.Instalments != nil {
 		own.sum += r.Instalments.Left
 	}
-	if v == waits && !r.End.IsZero() && !own.at.Before(r.End) {
+	if v == waits && !rest.undated && !r.End.IsZero() && !own.at.Before(r.End) {
 		v, due, rest.free = refused, own.at, free
 	}
 	line.keep(own, v == waits || v == again)
@@ -130,7 +133,7 @@ func (rest *remainder) verdict(group int, r *Request, due time.Time) verdict {
 		// a caller in front has left, or the next batch is sent for the rest of the queue in any case
 		rest.free.add(r.sizes(), -1)
 		return again
-	case r.mayWait(due):
+	case r.mayWait(due) || rest.undated && r.mayWait(rest.now):
 		if rest.rates.fit(r) { // a request above the local limit waits for Redis, and does not block those behind it
 			rest.free = sizes{rest: make([]int64, len(rest.free.rest))}
 		}

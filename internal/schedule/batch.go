@@ -27,6 +27,8 @@ type Batch struct {
 	started  time.Time
 	members  [][]*Request // the requests of each group
 	requests int          // in all groups
+	// the groups from this one on are behind a keep whose date is not known; 0: none is
+	undated int
 	// Ask.Partial because the batch is full. Without full, the fair share leaves the rest to other
 	// clients
 	full  bool
@@ -108,8 +110,8 @@ func (b *Batch) carries(group int, r *Request) bool {
 }
 
 // keep adds a group that keeps permits free of the requests behind it, and reports whether there
-// was room.
-func (b *Batch) keep(n sizes) bool {
+// was room. undated: it is not known from when on some of them are kept free.
+func (b *Batch) keep(n sizes, undated bool) bool {
 	if !n.any() {
 		return true
 	}
@@ -119,6 +121,9 @@ func (b *Batch) keep(n sizes) bool {
 	b.members = oneMore(b.members)
 	b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: n.first, Rest: n.rest})
 	b.Ask.Strict++
+	if undated && b.undated == 0 {
+		b.undated = len(b.members)
+	}
 	return true
 }
 
@@ -191,21 +196,24 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 	room, upTo := q.room(m)
 	// what other callers wait for in front of r and behind the last request of the batch
 	var front sizes
+	undated := false
 	for r := q.line.first; r != q.line.ready; r = r.next {
 		front.add(r.front(), 1)
+		undated = undated || r.Undated
 	}
 	for r := q.line.ready; r != nil && !b.Ask.Partial; r = r.next {
 		front.add(r.front(), 1)
+		undated = undated || r.Undated
 		switch {
 		case r.state.InFlight():
 		case q.leaves(r):
 			q.line.remove(r)
 		default:
 			if q.settings.Limiters == 1 {
-				front.first = q.kept(m.Clock, place, r.place)
+				front.first, undated = q.kept(m.Clock, place, r.place)
 			}
 			may := !room.below() || upTo != nil
-			b.full = may && !(b.keep(front) && b.add(r, q.settings.RecordPerRequest))
+			b.full = may && !(b.keep(front, undated) && b.add(r, q.settings.RecordPerRequest))
 			b.Ask.Partial = !may || b.full || r.wantsMore()
 			room.add(r.sizes(), -1)
 			front, place = sizes{}, r.place
@@ -227,7 +235,8 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 // a place.
 func (q *Queue) carryTrying(m Moment, b *Batch, place int64) {
 	if len(q.trying) > 0 && !b.Ask.Partial {
-		b.Ask.Partial = !b.keep(sizes{first: q.kept(m.Clock, place, math.MaxInt64)})
+		kept, undated := q.kept(m.Clock, place, math.MaxInt64)
+		b.Ask.Partial = !b.keep(sizes{first: kept}, undated)
 	}
 	added := 0
 	for _, r := range q.trying {

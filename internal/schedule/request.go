@@ -18,8 +18,9 @@ type Request struct {
 	Rest []int64 // permits of the other limiters of a set
 	// permits of each limiter of a set that callers wait for in front of the request and behind the
 	// one before it; nil: none
-	Front []int64
-	Kind  Kind //
+	Front   []int64
+	Undated bool // it is not known from when on some of these count
+	Kind    Kind //
 	// the outcome of a refusal has the times when permits are free, though the request does not wait
 	Detail bool
 	Next   bool // that of a grant has NextAfter

@@ -5,9 +5,10 @@
 // and nothing of Redis.
 //
 // Each event is a method of Queue: Join, Leave, Expire, Settle, Fail, Stalled, Changed,
-// SeeRedisson, Refill, GaveBack. After any of them, and at the time that Wake returns, the owner of
-// the queue calls Due, and Fill for each batch that is due. A superfluous call of Due has no
-// effect, so the owner need not know which events make a batch due.
+// SeeRedisson, Refill, GaveBack, and for keeps Hold, Redate, Drop, Freed, Overlapped. What a queue
+// decides on changes only by its own events. After any of them, and at the time that Wake returns,
+// the owner of the queue calls Due, and Fill for each batch that is due. A superfluous call of Due
+// has no effect, so the owner need not know which events make a batch due.
 package schedule
 
 import (
@@ -96,6 +97,9 @@ func (q *Queue) Line() iter.Seq[*Request] {
 		}
 	}
 }
+
+// Last returns the last waiting request; nil: none waits.
+func (q *Queue) Last() *Request { return q.line.rear }
 
 // Trying returns the number of requests that do not wait and are not in flight.
 func (q *Queue) Trying() int { return len(q.trying) }

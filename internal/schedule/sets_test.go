@@ -318,12 +318,12 @@ func TestWhatIsInFrontOfASetThatIsLeftOutIsKeptFree(t *testing.T) {
 func TestWhatSetsWaitForIsKeptFree(t *testing.T) {
 	s := newStory(t)
 	first, second, third := wait(1), wait(1), wait(1)
-	between, long, behind := &Keep{N: 1}, &Keep{N: 4, From: s.m.Clock.Add(100 * ms)}, &Keep{N: 3}
+	between, long, behind := &Keep{N: 1}, &Keep{N: 4, from: s.m.Clock.Add(100 * ms)}, &Keep{N: 3}
 	s.join(first)
-	s.q.Hold(between)
+	s.q.Hold(between, nil)
 	s.join(second, third)
-	s.q.Hold(long)
-	s.q.Hold(behind)
+	s.q.Hold(long, nil)
+	s.q.Hold(behind, nil)
 	try := &Request{N: 1}
 	s.join(try)
 	b := s.sends(first, second, third, try)
@@ -363,7 +363,7 @@ func TestAKeepIsNoReasonToTryAtOnce(t *testing.T) {
 	for _, keeps := range []bool{false, true} {
 		s := newStory(t)
 		if keeps {
-			s.q.Hold(&Keep{N: 2})
+			s.q.Hold(&Keep{N: 2}, nil)
 		}
 		try := &Request{N: 1}
 		s.join(try)
@@ -384,7 +384,7 @@ func TestAKeepIsNoReasonToTryAtOnce(t *testing.T) {
 // No permits are taken ahead while callers of sets wait.
 func TestNoLeaseBesideAKeep(t *testing.T) {
 	s := newStory(t)
-	s.q.Hold(&Keep{N: 1, From: s.m.Clock.Add(time.Hour)})
+	s.q.Hold(&Keep{N: 1, from: s.m.Clock.Add(time.Hour)}, nil)
 	s.join(&Request{N: 1})
 	s.q.Due(s.m)
 	s.q.Fill(s.m, new(Batch), func(d lease.Draft) int64 {
@@ -399,7 +399,7 @@ func TestNoLeaseBesideAKeep(t *testing.T) {
 func TestKeepsAloneMakeNoCall(t *testing.T) {
 	s := newStory(t)
 	s.q.settings.Leaving = func(*Request) bool { return true }
-	s.q.Hold(&Keep{N: 1})
+	s.q.Hold(&Keep{N: 1}, nil)
 	s.join(&Request{N: 1})
 	s.sends()
 	s.wakes(0)
@@ -410,7 +410,7 @@ func TestKeepsAloneMakeNoCall(t *testing.T) {
 func TestInFront(t *testing.T) {
 	q, set, other := newStory(t).q, "this set", "another set"
 	hold := func(k *Keep) *Keep {
-		q.Hold(k)
+		q.Hold(k, nil)
 		return k
 	}
 	q.Join(wait(1))
@@ -418,13 +418,17 @@ func TestInFront(t *testing.T) {
 	first := hold(&Keep{N: 1, Owner: set})
 	second := hold(&Keep{N: 1, Owner: set})
 	q.Join(wait(4))
-	hold(&Keep{N: 8, Owner: other, From: start.Add(ms)})
+	hold(&Keep{N: 8, Owner: other, from: start.Add(ms)})
 	hold(&Keep{N: 16, Owner: set}) // of a request that was served meanwhile
 	q.Join(wait(32))
 	third := hold(&Keep{N: 1, Owner: set})
 	q.Join(wait(64))
 	hold(&Keep{N: 128, Owner: other})
-	for after, want := range map[time.Duration][]int64{0: {3, 0, 36}, ms: {3, 0, 36}, ms + 1: {3, 0, 44}} {
+	for after, want := range map[time.Duration][]Front{
+		0:      {{3, true}, {}, {36, false}},
+		ms:     {{3, true}, {}, {36, false}},
+		ms + 1: {{3, true}, {}, {44, false}},
+	} {
 		if got := q.InFront([]*Keep{first, second, third}, start.Add(after)); !slices.Equal(got, want) {
 			t.Errorf("after %v: %v, expected %v", after, got, want)
 		}
@@ -436,10 +440,10 @@ func TestInFront(t *testing.T) {
 func TestDrop(t *testing.T) {
 	s := newStory(t)
 	gone, stays := &Keep{N: 5}, &Keep{N: 5}
-	s.q.Hold(gone)
+	s.q.Hold(gone, nil)
 	first := wait(1)
 	s.join(first)
-	s.q.Hold(stays)
+	s.q.Hold(stays, nil)
 	s.refuse(s.sends(first), time.Second)
 	s.wakes(time.Second)
 	s.q.Drop(gone, time.Time{})
@@ -486,7 +490,7 @@ func TestOverlapped(t *testing.T) {
 		for _, drop := range []bool{false, true} { // Drop after a grant does the same
 			s := newStory(t)
 			k := &Keep{N: 1}
-			s.q.Hold(k)
+			s.q.Hold(k, &Keep{from: start.Add(-ms)}) // dated
 			first := wait(1)
 			s.join(first)
 			sent := c.at(s, first)
@@ -510,6 +514,95 @@ func TestOverlapped(t *testing.T) {
 	s.q.Overlapped(s.m.Mono)
 	s.refuse(b, time.Second)
 	s.wakes(0)
+}
+
+// A request behind a keep whose date is not known is not refused: it may be in vain only because of
+// the keep. It is asked for again once the date is known, or the keep is gone.
+func TestARequestBehindAKeepWithoutADateIsNotRefused(t *testing.T) {
+	eight, five := protocol.Group{Size: 8, Count: 1}, protocol.Group{Size: 5}
+	for _, failFast := range []bool{false, true} {
+		for what, c := range map[string]struct {
+			event func(s *story, k *Keep)
+			asks  []protocol.Group
+		}{
+			"counts later": {func(s *story, k *Keep) { s.q.Redate(k, s.m.Clock.Add(time.Hour), s.m.Clock) }, []protocol.Group{eight}},
+			"counts now":   {func(s *story, k *Keep) { s.q.Redate(k, start.Add(-ms), s.m.Clock) }, []protocol.Group{five, eight}},
+			"left":         {func(s *story, k *Keep) { s.q.Drop(k, time.Time{}) }, []protocol.Group{eight}},
+			"was granted":  {func(s *story, k *Keep) { s.q.Drop(k, start) }, []protocol.Group{eight}},
+		} {
+			s := newStory(t)
+			s.q.settings.FailFast = failFast
+			k, r := &Keep{N: 5}, wait(8)
+			if r.End = start.Add(500 * ms); !failFast {
+				r.Until = r.End
+			}
+			s.q.Hold(k, nil)
+			s.join(r)
+			b := s.sends(r)
+			s.asks(b, 2, five, eight)
+			s.pass(ms)
+			s.q.Settle(s.m, b, s.reply(b, 10, time.Second, 0, 0))
+			if s.sends(); r.state != Refused {
+				t.Errorf("%s: the request is %v", what, r.state)
+			}
+			s.pass(ms)
+			c.event(s, k)
+			b = s.sends(r)
+			s.asks(b, len(c.asks), c.asks...)
+			s.q.Settle(s.m, b, s.reply(b, 7, time.Second, make([]int64, len(c.asks))...))
+			if r.state != Settled { // now the date is known
+				t.Errorf("%s, FailFast %v: the request is %v", what, failFast, r.state)
+			}
+		}
+	}
+}
+
+// A call is made again if a keep in front of a waiting request has its first date, or counts no
+// longer. Another date changes nothing.
+func TestRedate(t *testing.T) {
+	past, later, latest := start.Add(-ms), start.Add(time.Minute), start.Add(time.Hour)
+	for _, c := range []struct {
+		what     string
+		from, to time.Time
+		news     bool
+	}{
+		{"the first date", time.Time{}, later, true}, {"the first date, in the past", time.Time{}, past, true},
+		{"it counted", past, later, true}, {"it still counts", past, past.Add(-ms), false},
+		{"it does not count yet", later, latest, false}, {"it counts now", later, past, false},
+		{"the same", later, later, false}, {"the same, in the past", past, past, false},
+	} {
+		for _, behind := range []bool{true, false} {
+			s := newStory(t)
+			k, r := &Keep{N: 5, from: c.from}, wait(8)
+			s.q.Hold(k, k)
+			s.join(r)
+			if !behind {
+				k = &Keep{N: 5, from: c.from}
+				s.q.Hold(k, k)
+			}
+			s.refuse(s.sends(r), time.Second)
+			news := s.q.Redate(k, c.to, s.m.Clock)
+			if due := s.q.Due(s.m); news != c.news || due != (news && behind) {
+				t.Errorf("%s, behind %v: news %v, a batch is due: %v", c.what, behind, news, due)
+			}
+			if !k.from.Equal(c.to) {
+				t.Errorf("%s: the keep counts from %v on", c.what, k.from)
+			}
+		}
+	}
+}
+
+// A keep counts no earlier than that of the request in front of it in the same set.
+func TestAKeepHasTheDateOfTheOneInFront(t *testing.T) {
+	s := newStory(t)
+	first, second := &Keep{N: 1, from: start.Add(time.Minute)}, &Keep{N: 2}
+	s.q.Hold(first, nil)
+	s.q.Hold(second, first)
+	for after, want := range map[time.Duration]int64{0: 0, time.Minute + 1: 3} {
+		if n := s.q.Kept(start.Add(after)); n != want {
+			t.Errorf("after %v, %d permits are kept, expected %d", after, n, want)
+		}
+	}
 }
 
 // A detached batch may be executed after a grant of another queue, too.

@@ -118,7 +118,7 @@ func (q *Queue) AppendState(to []int64, m Moment, batches []*Batch, requests []*
 	s.add(q.rates.rest...)
 	s.add(q.mayPass.rest...)
 	for _, k := range q.keeps {
-		s.add(k.N, nanos(k.From), k.place)
+		s.add(k.N, nanos(k.from), k.place)
 	}
 	for _, b := range batches {
 		s.batch(b)
@@ -177,7 +177,7 @@ func (s *state) requests(all []*Request) {
 func (s *state) batch(b *Batch) {
 	a := &b.Ask
 	s.add(
-		int64(b.state), nanos(b.started), number(b.full), int64(len(b.members)), int64(a.Strict), number(a.UpTo),
+		int64(b.state), nanos(b.started), number(b.full), int64(b.undated), int64(len(b.members)), int64(a.Strict), number(a.UpTo),
 		number(a.Detail), number(a.Next), number(a.Rebuild), number(a.Check), number(a.Partial), number(a.Apart), a.Lease,
 	)
 	for _, members := range b.members {

@@ -126,6 +126,160 @@ func TestASetThatWaitsLongDelaysNobody(t *testing.T) {
 	})
 }
 
+// waysToWait are the ways to wait for 8 permits of x, in one of them of z, too. An end is that of a
+// timeout, or that of the context for WithFailFast.
+var waysToWait = []struct {
+	name string
+	opts []rratelimiter.LimiterOption // of x
+	ask  func(b *rig.Bubble, end time.Duration, x, z *rratelimiter.Limiter) *rig.Call
+}{
+	{"Acquire", nil, func(b *rig.Bubble, _ time.Duration, x, _ *rratelimiter.Limiter) *rig.Call { return b.Acquire(x, 8) }},
+	{"TryAcquireTimeout", nil, func(b *rig.Bubble, end time.Duration, x, _ *rratelimiter.Limiter) *rig.Call {
+		return b.TryFor(x, 8, end-time.Since(b.Start))
+	}},
+	{
+		"WithFailFast", []rratelimiter.LimiterOption{rratelimiter.WithFailFast()},
+		func(b *rig.Bubble, end time.Duration, x, _ *rratelimiter.Limiter) *rig.Call {
+			return acquireBy(b, x, 8, end)
+		},
+	},
+	{"AcquireAll", nil, func(b *rig.Bubble, _ time.Duration, x, z *rratelimiter.Limiter) *rig.Call {
+		return acquireAll(b, 8, x, z)
+	}},
+	{"TryAcquireAllTimeout", nil, func(b *rig.Bubble, end time.Duration, x, z *rratelimiter.Limiter) *rig.Call {
+		return b.Call(func(ctx context.Context) (bool, error) {
+			return x.Client().TryAcquireAllTimeout(ctx, 8, end-time.Since(b.Start), x, z)
+		})
+	}},
+}
+
+// A setInFront is a process whose callers wait behind a set. The set is of x, which has 10 permits
+// in 3 s, and of y, which has 5 in 30 s: these are taken at the start.
+type setInFront struct {
+	*rig.Bubble
+	*rig.Process
+	x, y *rratelimiter.Limiter
+	ask  func(end time.Duration) *rig.Call // waits for 8 permits of x, behind the set
+}
+
+// behindASet runs a test with each of waysToWait.
+func behindASet(t *testing.T, test func(s *setInFront)) {
+	for _, way := range waysToWait {
+		t.Run(way.name, func(t *testing.T) {
+			rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+				s := &setInFront{Bubble: b, Process: b.Process()}
+				ten := rratelimiter.WithRate(rratelimiter.Rate{Permits: 10, Interval: 3 * time.Second})
+				five := rratelimiter.WithRate(rratelimiter.Rate{Permits: 5, Interval: 30 * time.Second})
+				s.x, s.y = s.RateLimiter("{t}x", append(way.opts, ten)...), s.RateLimiter("{t}y", five)
+				z := s.RateLimiter("{t}z", ten)
+				s.ask = func(end time.Duration) *rig.Call { return way.ask(b, end, s.x, z) }
+				b.Granted("who takes all of y", b.Try(s.y, 5), 0)
+				test(s)
+			})
+		})
+	}
+}
+
+// set makes a call for permits of x and of y. Its first reply is late.
+func (s *setInFront) set(late time.Duration, x, y int64) *rig.Call {
+	s.Wire.Back.Store(int64(late))
+	defer s.Wire.Back.Store(0)
+	return s.Call(func(ctx context.Context) (bool, error) {
+		err := s.AcquireAllN(ctx, []int64{x, y}, s.x, s.y)
+		return err == nil, err
+	})
+}
+
+// TestBehindASetWhoseReplyIsLate: until the first reply to a set, its permits are kept free. If the
+// reply says that the set waits long for another limiter, those behind it get them at once.
+func TestBehindASetWhoseReplyIsLate(t *testing.T) {
+	behindASet(t, func(s *setInFront) {
+		set := s.set(15*ms, 5, 5)
+		call := s.ask(2 * time.Second)
+		s.Waits("behind the set", call)
+		s.SleepTo(31 * time.Second)
+		s.Granted("behind the set", call, 15*ms)
+		s.Granted("the set", set, 30*time.Second)
+	})
+}
+
+// TestBehindASetThatIsGrantedLate: a call that was executed after the grant, and before that was
+// known, is made again.
+func TestBehindASetThatIsGrantedLate(t *testing.T) {
+	behindASet(t, func(s *setInFront) {
+		s.SleepTo(31 * time.Second)
+		set := s.set(15*ms, 2, 5)
+		call := s.ask(33 * time.Second)
+		s.SleepTo(40 * time.Second)
+		s.Granted("the set", set, 31*time.Second+15*ms)
+		s.Granted("behind the set", call, 31*time.Second+15*ms)
+	})
+}
+
+// TestBehindASecondSet: a set behind another one waits at least as long. This is known before a
+// reply says so, which may be many seconds later.
+func TestBehindASecondSet(t *testing.T) {
+	behindASet(t, func(s *setInFront) {
+		first := s.set(0, 5, 5)
+		s.SleepTo(16 * time.Second) // the polls have grown
+		second := s.set(0, 5, 5)
+		call := s.ask(18 * time.Second)
+		s.SleepTo(61 * time.Second)
+		s.Granted("behind both", call, 16*time.Second)
+		s.Granted("the first set", first, 30*time.Second)
+		s.Granted("the second set", second, 60*time.Second)
+	})
+}
+
+// TestBehindASetThatWaitsLongerThanExpected: another process takes the permits of y when these
+// return. So those of x are left to others again.
+func TestBehindASetThatWaitsLongerThanExpected(t *testing.T) {
+	behindASet(t, func(s *setInFront) {
+		set := s.set(0, 5, 5)
+		s.SleepTo(28 * time.Second) // in less than an interval of x, y has permits
+		call := s.ask(38 * time.Second)
+		s.Waits("behind the set", call)
+		s.Wire.There.Store(int64(5 * ms))
+		s.SleepTo(30*time.Second + ms)
+		other := s.Bubble.Process().RateLimiter("{t}y")
+		s.Granted("another process", s.Try(other, 5), 30*time.Second+ms)
+		s.SleepTo(61 * time.Second)
+		s.Granted("behind the set", call, 30*time.Second+10*ms)
+		s.Granted("the set", set, 60*time.Second+6*ms)
+	})
+}
+
+// TestBehindASetThatLeaves: once the caller of a set leaves, those behind it are served.
+func TestBehindASetThatLeaves(t *testing.T) {
+	behindASet(t, func(s *setInFront) {
+		s.SleepTo(28 * time.Second) // in less than an interval of x, y has permits
+		set := s.set(0, 5, 5)
+		call := s.ask(38 * time.Second)
+		s.SleepTo(29 * time.Second)
+		s.Waits("behind the set", call)
+		set.Cancel()
+		s.Granted("behind the set", call, 29*time.Second)
+	})
+}
+
+// TestInVainBehindASetWhoseReplyIsLate: once the first reply to the set says that its permits stay
+// kept, those who wait in vain are refused.
+func TestInVainBehindASetWhoseReplyIsLate(t *testing.T) {
+	behindASet(t, func(s *setInFront) {
+		s.SleepTo(28 * time.Second) // in less than an interval of x, y has permits
+		set := s.set(15*ms, 5, 5)
+		call := s.ask(30 * time.Second)
+		s.Waits("behind the set", call)
+		s.SleepTo(40 * time.Second)
+		s.Granted("the set", set, 30*time.Second)
+		if call.OK { // it has no end
+			s.Granted("behind the set", call, 33*time.Second)
+		} else {
+			s.Ended("behind the set", call, false, 28*time.Second+15*ms)
+		}
+	})
+}
+
 // TestWhoLeavesMakesRoom: once a caller in front leaves, those behind it are served, of a set or
 // not.
 func TestWhoLeavesMakesRoom(t *testing.T) {

@@ -74,7 +74,9 @@ func (b *Bubble) Process(opts ...rratelimiter.Option) *Process {
 		rdb.Close()
 	})
 	// so that no call is three
-	for _, s := range []*script.Script{protocol.AcquireScript, protocol.ReleaseScript, protocol.ProbeScript} {
+	for _, s := range []*script.Script{
+		protocol.AcquireScript, protocol.AcquireManyScript, protocol.AllowAllScript, protocol.ReleaseScript, protocol.ProbeScript,
+	} {
 		if err := rdb.ScriptLoad(b.T.Context(), s.Text).Err(); err != nil {
 			b.T.Fatal(err)
 		}
