@@ -54,7 +54,8 @@ var (
 
 // A NotInTimeError means that the records in Redis show that the permits of a caller of Acquire or
 // AcquireAll cannot be free before the deadline of its context (see [WithFailFast]). Nothing was
-// taken. It does not match context.DeadlineExceeded: the context has not ended.
+// taken, unless a *[PartlyTakenError] wraps it. It does not match context.DeadlineExceeded: the
+// context has not ended.
 type NotInTimeError struct {
 	// the earliest time at which the caller can have its permits, by the client's clock (WithClock)
 	At time.Time
@@ -64,8 +65,8 @@ type NotInTimeError struct {
 func (e *NotInTimeError) Error() string { return schedule.NotInTimeError{At: e.At}.Error() }
 
 // A PartlyTakenError means that Acquire took some of its permits in instalments (see
-// [WithInstalments]), and then ended with an error, which it wraps: that of the context, or of a
-// call to Redis.
+// [WithInstalments]), and then ended with an error, which it wraps: that of the context, of a call
+// to Redis, or a *[NotInTimeError].
 type PartlyTakenError struct {
 	Taken int64 // permits that were taken
 	Err   error

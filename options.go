@@ -274,6 +274,9 @@ func WithDenyCache(limiters int) LimiterOption {
 // timeout, and counts the callers in front. Each caller that waits with a deadline causes a call to
 // Redis, which callers that come at the same time share.
 //
+// With [WithInstalments], a request for more than the rate is judged as a whole before its first
+// permit is taken, which costs one more call.
+//
 // [Client.AcquireAll] and [Client.TryAcquireAllTimeout] do the same if one of their limiters has
 // the option, and all can be asked in one step. They know less about the callers in front. So they
 // may notice late, or never, that a caller waits in vain.
@@ -292,8 +295,12 @@ func WithFailFast() LimiterOption {
 // or if a call fails, the error is a *[PartlyTakenError] that tells how many permits were taken;
 // they are not given back.
 //
-// With [WithFailFast], Acquire returns at once if the last instalment cannot be in time; callers
-// behind it are judged later. The other methods return ErrExceedsRate for more permits than the
+// With [WithFailFast], Acquire returns a *[NotInTimeError] at once, and takes nothing, if the last
+// instalment cannot be in time. If that turns out later, because other clients take permits, the
+// rate is lowered, or [WithGranularity] dates a grant later, a *[PartlyTakenError] wraps it.
+// Callers behind it are judged later. While the process decides, the caller waits for Redis.
+//
+// The other methods return ErrExceedsRate for more permits than the
 // rate, as without the option, and so do AcquireAll of several limiters and a rate of 0. While the
 // process decides (WithFallback), the caller waits for Redis, unless its next instalment is within
 // the limit of the process.

@@ -433,7 +433,7 @@ var mutations = []mutation{
 	{file: "internal/script/attempts.go", why: "a call is repeated although the retry has found that there is no rate",
 		old: "errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNotInitialized) {", new: "errors.Is(err, ErrOutcomeUnknown) {"},
 	{file: "internal/schedule/batch.go", why: "callers behind one that takes instalments are asked for with it",
-		old: "|| b.full || r.wantsMore()", new: "|| b.full"},
+		old: "|| b.full || q.wantsMore(r)", new: "|| b.full"},
 	{file: "internal/schedule/instalments.go", why: "who leaves is told of the last instalment alone",
 		old: "in.Taken += r.N", new: "in.Taken = r.N"},
 	{
@@ -828,7 +828,7 @@ var mutations = []mutation{
 	{file: "internal/schedule/batch.go", why: "a call is made while the queue waits for another one",
 		old: "	if q.inFlight != nil {\n		return false\n	}\n", new: ""},
 	{file: "internal/schedule/batch.go", why: "requests that do not wait pass one that is left out of a batch",
-		old: "			b.Ask.Partial = !may || b.full || r.wantsMore()\n", new: "			if !may {\n				break\n			}\n"},
+		old: "			b.Ask.Partial = !may || b.full || q.wantsMore(r)\n", new: "			if !may {\n				break\n			}\n"},
 	{file: "internal/schedule/pacer.go", why: "a queue whose batch left out the first request forgets it",
 		old: "	case next.asked != b.number:\n		q.rest(m)\n", new: "	case next.asked != b.number:\n"},
 	{file: "internal/schedule/request.go", why: "a request that returns from a stalled batch stands behind the others",

@@ -14,6 +14,7 @@ type verdict uint8
 const (
 	granted  verdict = iota // it has its permits
 	exceeded                // it wants more than the rate
+	parted                  // it wants more than the rate, and asks at once for the first instalment
 	refused                 // it is refused
 	waits                   // it was refused, and waits until its permits are free
 	again                   // the next batch asks for it at once
@@ -66,6 +67,8 @@ func allot(
 			one := allotment{request: r, verdict: exceeded, group: i, free: remains}
 			if r.state == Abandoned {
 				one.verdict = left
+			} else if n < 0 && r.Instalments != nil {
+				one.verdict, one.wait = rest.byInstalments(i, r, since, line)
 			} else if n >= 0 {
 				due := since.Add(g.Wait(i))
 				if line == nil || r.Kind != Wait {
@@ -110,14 +113,34 @@ func (rest *remainder) group(i int, g protocol.Group) {
 func (rest *remainder) inTurn(group int, r *Request, due time.Time, line *turns) (verdict, time.Time) {
 	free, own := rest.free.clone(), line.next(r.N, due)
 	v := rest.verdict(group, r, due)
-	if own.at = own.at.Add(r.later(line.rate, line.interval)); r.Instalments != nil {
-		own.sum += r.Instalments.Left
+	if in := r.Instalments; in != nil {
+		own.at = own.at.Add(in.after(line.rate, line.interval))
+		own.sum += in.Left
 	}
 	if v == waits && !rest.undated && !r.End.IsZero() && !own.at.Before(r.End) {
 		v, due, rest.free = refused, own.at, free
 	}
 	line.keep(own, v == waits || v == again)
 	return v, due
+}
+
+// byInstalments returns the verdict on a request for more than the rate that may take instalments,
+// and how long it waits or would have to wait.
+func (rest *remainder) byInstalments(
+	group int, r *Request, since time.Time, line *turns,
+) (verdict, time.Duration) {
+	g := rest.reply
+	switch {
+	case g.Local():
+		return waits, g.Wait(group)
+	case g.Rate == 0:
+		return exceeded, 0
+	case line != nil && !r.End.IsZero():
+		if at := line.whole(r, since); !at.Before(r.End) {
+			return refused, at.Sub(since)
+		}
+	}
+	return parted, 0
 }
 
 // verdict returns the verdict on the next request of a group, whose permits are free at a time.

@@ -78,7 +78,7 @@ func (s *sizes) text() string {
 	return text
 }
 
-var verdictNames = [...]string{"granted", "exceeded", "refused", "waits", "again", "left"}
+var verdictNames = [...]string{"granted", "exceeded", "parted", "refused", "waits", "again", "left"}
 
 func TestAllot(t *testing.T) {
 	for _, c := range []struct {

@@ -209,12 +209,13 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 		case q.leaves(r):
 			q.line.remove(r)
 		default:
+			q.looksAgain(r, m.Clock)
 			if q.settings.Limiters == 1 {
 				front.first, undated = q.kept(m.Clock, place, r.place)
 			}
 			may := !room.below() || upTo != nil
 			b.full = may && !(b.keep(front, undated) && b.add(r, q.settings.RecordPerRequest))
-			b.Ask.Partial = !may || b.full || r.wantsMore()
+			b.Ask.Partial = !may || b.full || q.wantsMore(r)
 			room.add(r.sizes(), -1)
 			front, place = sizes{}, r.place
 		}

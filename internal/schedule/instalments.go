@@ -10,12 +10,19 @@ import (
 // instalments.go serves a waiting request for more permits than the rate. It takes the rate, waits
 // until this has returned, and so on. If other clients take permits meanwhile, it asks for fewer.
 // It keeps its place: no request behind it is served.
+//
+// A request that must not wait in vain (Settings.FailFast) first asks for all its permits. That
+// takes none, and the reply has the rate. If all can be had in time, the request asks for as many
+// permits as do not fill an interval, so that full intervals follow. Only if these are free is the
+// first permit taken, and then the time of the last one is known.
 
 // Instalments is what such a request still wants beside its N, and what it has. Only the queue
 // changes it, until the request is settled or its caller leaves.
 type Instalments struct {
 	Left  int64 // permits to be asked for later
 	Taken int64 // permits granted so far
+
+	later time.Duration // how long after the next instalment the last one comes, by the last reply
 }
 
 // split lets a request ask for at most n permits now, and for the rest later. A queue of a set has
@@ -30,7 +37,17 @@ func (r *Request) split(n int64) {
 
 // wantsMore reports whether r will ask for more permits after its next ones, so that no request
 // behind it may be asked for yet.
-func (r *Request) wantsMore() bool { return r.Instalments != nil && r.Instalments.Left > 0 }
+func (q *Queue) wantsMore(r *Request) bool {
+	return r.Instalments != nil && (r.Instalments.Left > 0 || !q.rates.fit(r))
+}
+
+// end returns until when r must have its next permits, so that its last ones are in time.
+func (r *Request) end() time.Time {
+	if r.Instalments == nil {
+		return r.End
+	}
+	return r.End.Add(-r.Instalments.later)
+}
 
 // takesLess reports whether the first waiting request, which is refused, asks at once for those
 // permits that are free.
@@ -42,17 +59,44 @@ func (q *Queue) takesLess(r *Request, g *protocol.Reply) bool {
 	return true
 }
 
+// judges reports whether a request is refused if it would wait in vain.
+func (q *Queue) judges(r *Request) bool { return q.settings.FailFast && !r.End.IsZero() }
+
+// first lets a request for more than the rate ask for its first instalment.
+func (q *Queue) first(r *Request, rate int64) {
+	if in := r.Instalments; q.judges(r) && in.Taken == 0 {
+		r.split((r.N+in.Left-1)%rate + 1)
+	} else {
+		r.split(rate)
+	}
+}
+
+// dateLast notes how long after its next instalment a request that is judged has the last one.
+func (q *Queue) dateLast(r *Request, g *protocol.Reply) {
+	if r.Instalments != nil && q.judges(r) && !g.Local() {
+		r.Instalments.later = r.Instalments.after(g.Rate, g.Interval)
+	}
+}
+
+// looksAgain lets a request that has no permits yet ask for all of them, which takes none, if the
+// last one would be too late when the first one is taken at a time.
+func (q *Queue) looksAgain(r *Request, now time.Time) {
+	if in := r.Instalments; in != nil && q.judges(r) && in.Taken == 0 && !now.Before(r.end()) {
+		r.N, in.Left = r.N+in.Left, 0
+	}
+}
+
 // goesOn notes that r was granted its N. If it wants more, it reports true. After the rate, it
 // waits until this returns. After less, it asks at once for twice as much, to learn when that is
-// free.
-func (q *Queue) goesOn(m Moment, r *Request, g *protocol.Reply) bool {
+// free. If it would wait in vain, late is when the last permit is free.
+func (q *Queue) goesOn(m Moment, r *Request, g *protocol.Reply) (goes bool, late time.Time) {
 	in := r.Instalments
 	if in == nil {
-		return false
+		return false, late
 	}
 	in.Taken += r.N
-	if !r.wantsMore() {
-		return false
+	if in.Left == 0 {
+		return false, late
 	}
 	last := r.N
 	r.N = 0
@@ -60,23 +104,31 @@ func (q *Queue) goesOn(m Moment, r *Request, g *protocol.Reply) bool {
 		r.split(min(2*last, g.Rate))
 		r.free = time.Time{}
 		q.again(r, 0)
-		return true
+		return true, late
 	}
 	r.split(g.Rate)
 	r.free = m.Clock.Add(g.Interval)
 	if !q.settings.ServerTime && !g.Local() {
 		r.free = time.UnixMicro(g.At).Add(g.Interval)
 	}
+	all := r.free.Add(intervals(in.Left+g.Rate-1, g.Rate, g.Interval))
+	if q.judges(r) && !g.Local() && !all.Before(r.End) {
+		return false, all
+	}
 	r.Outcome = Outcome{Result: Result{Limit: g.Rate, RetryAfter: r.free.Sub(m.Clock)}}
 	q.land(r, Refused)
-	return true
+	return true, late
 }
 
-// later returns how long after its next instalment a request has the last one, at the earliest.
-func (r *Request) later(rate int64, interval time.Duration) time.Duration {
-	if r.Instalments == nil || rate <= 0 || interval <= 0 {
+// after returns how long after the next instalment the last one comes, at the earliest.
+func (in *Instalments) after(rate int64, interval time.Duration) time.Duration {
+	return intervals(in.Left, rate, interval)
+}
+
+// intervals returns in how many whole intervals so many permits return.
+func intervals(permits, rate int64, interval time.Duration) time.Duration {
+	if rate <= 0 || interval <= 0 {
 		return 0
 	}
-	more := (r.Instalments.Left + rate - 1) / rate
-	return time.Duration(min(more, int64(math.MaxInt64/interval))) * interval
+	return time.Duration(min(permits/rate, int64(math.MaxInt64/interval))) * interval
 }

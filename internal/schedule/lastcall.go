@@ -46,18 +46,18 @@ func (q *Queue) lastCalls(before time.Time) iter.Seq2[*Request, time.Time] {
 				return
 			}
 			sum.add(r.sizes(), 1)
-			vain := !free.Before(r.End)
+			vain := !free.Before(r.end())
 			for i, returned := range returned {
 				n := sum.of(i)
 				if n > max(r.Of(i), q.rates.of(i)) {
 					return
 				}
-				vain = vain || n > r.Of(i) && returned(q.rates.of(i)-n).After(r.End)
+				vain = vain || n > r.Of(i) && returned(q.rates.of(i)-n).After(r.end())
 			}
 			if vain {
 				continue
 			}
-			if at := lastCall(free, r.End, q.pacer.took); at.Before(before) && !yield(r, at) {
+			if at := lastCall(free, r.end(), q.pacer.took); at.Before(before) && !yield(r, at) {
 				return
 			}
 		}

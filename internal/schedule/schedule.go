@@ -153,7 +153,9 @@ func (q *Queue) Join(r *Request) {
 	case Try:
 		q.trying = append(q.trying, r)
 	case Wait:
-		r.split(q.rates.first)
+		if !q.judges(r) {
+			r.split(q.rates.first)
+		}
 		q.line.add(r)
 		first := q.inFlight == nil && q.line.ready == r
 		if first || !r.Until.IsZero() || q.settings.FailFast && !r.End.IsZero() || !q.rates.fit(r) || q.mayPass.fit(r) {

@@ -117,17 +117,21 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 		case left:
 			r.state.To(Gone)
 		case granted:
-			if q.goesOn(m, r, g) {
-				continue
+			goes, late := q.goesOn(m, r, g)
+			switch {
+			case goes:
+			case !late.IsZero():
+				q.settle(b, r, Outcome{Err: NotInTimeError{late}})
+				f.Denied++
+			default:
+				q.settle(b, r, grant(g, v.free, &shares))
+				f.Granted++
 			}
-			q.settle(b, r, grant(g, v.free, &shares))
-			f.Granted++
+		case parted:
+			q.first(r, g.Rate)
+			q.dateLast(r, g)
+			q.again(r, first)
 		case exceeded:
-			if r.Instalments != nil && g.Rate > 0 && !g.Local() { // the rate was not known, or was lowered
-				r.split(g.Rate)
-				q.again(r, first)
-				continue
-			}
 			failed := int(-1 - g.Granted(v.group, b.Ask.Groups[v.group]))
 			q.settle(b, r, Outcome{Err: MemberError{failed, ErrExceedsRate}})
 			f.Of(failed).Denied++
@@ -135,6 +139,7 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 			q.again(r, first)
 			first += oneIf(r.Kind == Try)
 		case waits:
+			q.dateLast(r, g)
 			if q.takesLess(r, g) {
 				q.again(r, first)
 				continue

@@ -54,6 +54,15 @@ func (t *turns) next(n int64, free time.Time) turn {
 	return next
 }
 
+// whole returns the earliest time at which the next request, for more than the rate, can have all
+// its permits, if those of its first instalment are free from a time on.
+func (t *turns) whole(r *Request, free time.Time) time.Time {
+	if len(t.ahead) > 0 {
+		free = latest(free, t.ahead[len(t.ahead)-1].at)
+	}
+	return free.Add(intervals(r.N+r.Instalments.Left-1, t.rate, t.interval))
+}
+
 // keep notes that the next request goes on waiting, with its turn. Otherwise it leaves the line to
 // those behind it.
 func (t *turns) keep(one turn, waits bool) {

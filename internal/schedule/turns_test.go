@@ -164,3 +164,43 @@ func TestFailFastKnowsNoTurnsWhileTheProcessDecides(t *testing.T) {
 		t.Error("the process knows the turns")
 	}
 }
+
+// A request for more than the rate first asks for all, which takes nothing. So it does again if the
+// queue is late, and the last instalment would be late then.
+func TestARequestIsJudgedBeforeItsFirstInstalment(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		after time.Duration
+		want  int64
+	}{
+		{"on time", 100 * ms, 5},
+		{"late, but in time", 149 * ms, 5},
+		{"too late", 150 * ms, 25},
+	} {
+		q := New(Settings{FailFast: true, Identity: record.NewIdentity("me")})
+		m := Moment{Clock: start, Mono: start}
+		r := &Request{N: 25, Kind: Wait, End: start.Add(350 * ms), Instalments: new(Instalments)}
+		q.Join(r)
+		next := func(want int64) *Batch {
+			t.Helper()
+			b := new(Batch)
+			if !q.Due(m) || !q.Fill(m, b, func(lease.Draft) int64 { return 0 }) || b.Ask.Groups[0].Size != want {
+				t.Fatalf("%s: the batch asks for %v, want %d permits", c.name, b.Ask.Groups, want)
+			}
+			return b
+		}
+		for _, ask := range []struct {
+			permits, granted int64
+			wait             time.Duration
+		}{{25, -1, 0}, {5, 0, 100 * ms}} {
+			b := next(ask.permits)
+			g := &protocol.Reply{Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms}}
+			g.MakeOutcomes(1)
+			g.SetGranted(0, ask.granted)
+			g.SetWait(0, 0, ask.wait.Microseconds())
+			q.Settle(m, b, g)
+		}
+		m = Moment{Clock: start.Add(c.after), Mono: start.Add(c.after)}
+		next(c.want)
+	}
+}

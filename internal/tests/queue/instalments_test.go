@@ -146,6 +146,75 @@ func TestFailFastCountsAllInstalments(t *testing.T) {
 	})
 }
 
+// failsWhole checks that a caller by a deadline fails at once, and that nothing is taken for it.
+func failsWhole(b *rig.Bubble, what string, l *rratelimiter.Limiter, n int64, deadline, free time.Duration) {
+	b.T.Helper()
+	now := time.Since(b.Start)
+	before := rig.State(b.T, l).Used
+	c := acquireBy(b, l, n, deadline)
+	failedFast(b, what, c, now, free)
+	if errors.As(c.Err, new(*rratelimiter.PartlyTakenError)) || rig.State(b.T, l).Used != before {
+		b.T.Errorf("%s: %v, %d permits taken", what, c.Err, rig.State(b.T, l).Used-before)
+	}
+}
+
+// A request for more than the rate is judged as a whole before its first permit is taken, also by
+// the first call of a process, which does not know the rate.
+func TestFailFastTakesNoInstalmentInVain(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		rate := rratelimiter.PerSecond(20)
+		l := byInstalments(b.Process(), rate, rratelimiter.WithFailFast())
+		rig.MustTrySet(t, b.Process().RateLimiter("l"), rate, true)
+		failsWhole(b, "the first call", l, 200, 2*time.Second, 9*time.Second)
+		failsWhole(b, "one more than the rate", l, 21, 500*ms, time.Second)
+		failsWhole(b, "at the edge", l, 40, time.Second, time.Second)
+		failsWhole(b, "a deadline that is over before the last instalment", l, 200, 9*time.Second, 9*time.Second)
+		mails := acquireBy(b, l, 200, 9*time.Second+ms)
+		b.SleepTo(10 * time.Second)
+		b.Granted("just in time", mails, 9*time.Second)
+	})
+}
+
+// What is in use counts. No caller is refused that can be in time: with 5 of 10 in use until 0.9 s,
+// 25 can be taken by 2 s.
+func TestFailFastKnowsWhatIsFreeForInstalments(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		l := byInstalments(b.Process(), rratelimiter.PerSecond(10), rratelimiter.WithFailFast())
+		b.Granted("the first", b.Try(l, 5), 0)
+		b.SleepTo(100 * ms)
+		failsWhole(b, "one more than fit", l, 26, 2500*ms, 3*time.Second)
+		mails := acquireBy(b, l, 25, 2200*ms)
+		b.SleepTo(3 * time.Second)
+		b.Granted("five and two intervals", mails, 2100*ms)
+	})
+}
+
+// Each instalment is judged, too. A caller that has some permits already is told how many.
+func TestFailFastBetweenInstalments(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		l := byInstalments(b.Process(), rratelimiter.PerSecond(10), rratelimiter.WithFailFast())
+		mails := acquireBy(b, l, 20, 1500*ms)
+		b.SleepTo(500 * ms)
+		mustKeep(t, b.Process().RateLimiter("l"), rratelimiter.PerSecond(5))
+		b.SleepTo(3 * time.Second)
+		var late *rratelimiter.NotInTimeError
+		if partly(b, "the mails", mails, time.Second, 10, mails.Err); !errors.As(mails.Err, &late) {
+			t.Error(mails.Err)
+		}
+	})
+}
+
+// A rate that was lowered since the last reply is known before the first permit is taken.
+func TestFailFastLearnsTheRateBeforeItTakesInstalments(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		l := byInstalments(b.Process(), rratelimiter.PerSecond(20), rratelimiter.WithFailFast())
+		b.Granted("the first", b.Try(l, 1), 0)
+		mustKeep(t, b.Process().RateLimiter("l"), rratelimiter.PerSecond(2))
+		b.SleepTo(time.Second)
+		failsWhole(b, "at the new rate", l, 22, 6*time.Second, 11*time.Second)
+	})
+}
+
 // TestRandomInstalments: callers of two processes come and leave. They want permits of one limiter,
 // some of them more than its rate, or of two limiters at once. By the records in Redis no window
 // holds more than the rate, and all that callers took was granted. Each caller gets all it wants or
