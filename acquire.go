@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
@@ -221,12 +223,13 @@ func (l *Limiter) Release(ctx context.Context, n int64) (int64, error) {
 // call is in flight, the error wraps both ctx.Err() and ErrOutcomeUnknown, and permits that the
 // call grants stay taken.
 //
-// If AllowAll cannot ask all limiters in one step, it asks them one after the other. When a limiter
-// refuses, the permits of the limiters before it are given back. Other callers may be refused until
-// then, so list first the limiter that refuses most often. If ctx ends before all permits are given
-// back, the rest is given back in the background, and the error wraps both ctx.Err() and
-// ErrOutcomeUnknown. If ctx ends while a limiter is asked, its permits are given back when the
-// reply arrives. If that reply is lost, they stay taken for one interval.
+// If AllowAll cannot ask all limiters in one step, it asks them one after the other, in the order
+// of the arguments. When a limiter refuses, the permits of the limiters before it are given back.
+// Other callers may be refused until then, so list first the limiter that refuses most often. If
+// ctx ends before all permits are given back, the rest is given back in the background, and the
+// error wraps both ctx.Err() and ErrOutcomeUnknown. If ctx ends while a limiter is asked, its
+// permits are given back when the reply arrives. If that reply is lost, they stay taken for one
+// interval.
 //
 // The results are in the order of the limiters. If a limiter refuses, Allowed is false in all
 // results, and RetryAfter is 0 for the limiters that would have granted. If the limiters were asked
@@ -255,9 +258,15 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 // permits of this one that are back in time. So a caller of AcquireAll waits at most until its turn
 // at each of its limiters and, for each of the others, one interval more.
 //
-// If the limiters are asked one after the other, AcquireAll asks all of them, gives back what it
-// took if one refuses, and asks again after the longest RetryAfter. Then there is no order, and a
-// caller may be passed by others any number of times.
+// If the limiters are asked one after the other, AcquireAll asks them in the order of their keys,
+// whatever the order of the arguments, and gives back what it took if one refuses. It asks again
+// when the permits of that one are free, but also before: after pauses of about 10 ms at first and
+// 15 s at most, each twice as long as the one before. Another caller may have given permits back.
+// Then callers have no strict order. One that was too late when permits returned asks up to 5 ms
+// before those that wait for the first time.
+//
+// While a caller waits, a limiter with a keep-alive is kept as [Rate] says, if all limiters can be
+// asked in one step. Otherwise choose a KeepAlive that is longer than the waits of callers.
 //
 // The errors are those of [Limiter.Acquire]. With [WithFailFast] for one of the limiters,
 // AcquireAll returns a *[NotInTimeError] as soon as a reply shows that it cannot have the permits
@@ -273,8 +282,9 @@ func (c *Client) AcquireAllN(ctx context.Context, permits []int64, limiters ...*
 }
 
 // TryAcquireAllTimeout is AcquireAll, but waits up to timeout. It reports whether all limiters
-// granted. If timeout is 0 or less, it asks once. It returns false as soon as a reply shows that
-// the permits will not be free in time, as [Limiter.TryAcquireTimeout] does.
+// granted. If timeout is 0 or less, it asks once, as [Client.AllowAll] does. It returns false as
+// soon as a reply shows that the permits will not be free in time, as [Limiter.TryAcquireTimeout]
+// does. If the limiters are asked one after the other, a second reply must show it.
 func (c *Client) TryAcquireAllTimeout(
 	ctx context.Context, n int64, timeout time.Duration, limiters ...*Limiter,
 ) (bool, error) {
@@ -438,24 +448,60 @@ func methodOfAll(a *dispatch.Ask) string {
 	return "TryAcquireAllTimeout"
 }
 
+// A caller that waits asks again after a pause, or when the permits are free if that is earlier.
+// Another caller may have taken them for a moment, and given them back. Pauses double.
+const (
+	firstPause   = 10 * time.Millisecond
+	longestPause = 15 * time.Second
+
+	// A caller that waits for permits to return for the first time lets others be first: it is late
+	// by so much, but at most by latePart of the wait.
+	longestLate = 5 * time.Millisecond
+	latePart    = 100
+)
+
 // waitInOrder calls askInOrder until the limiters grant, ctx ends, or the permits are not free
-// before the end of the timeout.
+// before the end of the timeout. All callers ask in the order of the keys. So if several want the
+// same limiters, one of them gets the permits.
 func (c *Client) waitInOrder(
 	ctx context.Context, operation string, a dispatch.Ask, permits []int64, limiters []*Limiter,
 ) ([]Result, error) {
-	for {
-		results, err := c.askInOrder(ctx, operation, permits, limiters, nil)
-		if err != nil || results[0].Allowed {
-			return results, err
+	order := make([]int, len(limiters))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return strings.Compare(limiters[a].core.Key(), limiters[b].core.Key())
+	})
+	sizes, sorted := make([]int64, len(order)), make([]*Limiter, len(order))
+	for i, at := range order {
+		sizes[i], sorted[i] = permits[at], limiters[at]
+	}
+	missed := false // it was there when the permits returned, and was refused
+	for longest := firstPause; ; longest = min(2*longest, longestPause) {
+		found, err := c.askInOrder(ctx, operation, sizes, sorted, nil)
+		if err != nil {
+			return nil, err
 		}
-		wait := time.Millisecond
-		for _, r := range results {
-			wait = max(wait, r.RetryAfter)
+		results, wait := make([]Result, len(found)), time.Millisecond
+		for i, at := range order {
+			results[at] = found[i]
+			wait = max(wait, found[i].RetryAfter)
 		}
-		if !a.Until.IsZero() && !c.core.Clock().Add(wait).Before(a.Until) {
+		if results[0].Allowed {
 			return results, nil
 		}
-		timer := time.NewTimer(wait)
+		// at random, so that two callers do not ask at the same time again and again
+		pause, now := longest/2+rand.N(longest/2), c.core.Clock()
+		late := !a.Until.IsZero() && !now.Add(wait).Before(a.Until)
+		if late && (longest > firstPause || !now.Add(pause).Before(a.Until)) {
+			return results, nil
+		}
+		if !missed {
+			wait += min(longestLate, wait/latePart)
+		}
+		missed = missed || wait <= pause
+		timer := time.NewTimer(min(wait, pause))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():

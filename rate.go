@@ -47,8 +47,9 @@ type Rate struct {
 	Interval time.Duration // whole milliseconds, at least 1 ms
 	// KeepAlive is the time from the last use of the limiter until Redis removes it (Redisson 3.38 and
 	// later): whole milliseconds, at least Interval. 0 means that it is never removed. A call that
-	// leaves callers waiting keeps the limiter for at least Interval + 1 s. Redisson does not: beside
-	// it, choose a KeepAlive that is longer than the waits of callers.
+	// leaves callers waiting keeps the limiter for at least Interval + 1 s, and the next one comes
+	// before that. Redisson does not: beside it, choose a KeepAlive that is longer than the waits of
+	// callers.
 	KeepAlive time.Duration
 }
 

@@ -69,6 +69,7 @@ const (
 	RateMismatch   Notes = 1024    // another rate than the caller's is in force
 	ForeignWriter  Notes = 2048    // a live record was not written by a Go client
 	Many           Notes = 4096    // there are too many live records to add up in one call
+	KeepAlive      Notes = 8192    // the limiter has a keep-alive; only after a refusal
 	Local          Notes = 1 << 30 // this process made the reply, and not Redis
 )
 

@@ -25,6 +25,10 @@ const (
 	longestPoll  = 15 * time.Second
 	mostPolls    = 4 // after so many the polls are of the longest kind
 
+	// While callers wait, a limiter with a keep-alive is kept for an interval and a second after each
+	// call. So they poll it an interval and so much after the last call, at the latest.
+	keepSlack = time.Second / 2
+
 	// A poll shortly before the permits return would be in vain: a sleep that ends so soon after it
 	// has none.
 	pollSlack = shortestPoll / 8
@@ -47,6 +51,8 @@ type pacer struct {
 type member struct {
 	share      fairshare.Share
 	yieldUntil time.Time // until then this process takes no more than its fair share
+	// the longest time between two calls that keeps the limiter alive; 0: it has no keep-alive
+	kept time.Duration
 }
 
 // yieldNothing ends the head start of other clients.
@@ -151,9 +157,12 @@ func (q *Queue) plan(m Moment, b *Batch, g *protocol.Reply, beaten bool) (sleeps
 func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	p, since, together := &q.pacer, q.Since(m, g), time.Duration(0)
 	for i := range p.members {
-		one := &p.members[i]
-		one.yieldUntil = one.share.Divide(g.Of(i).Shared(), since, next.free.Sub(since), next.Of(i))
-		together = max(together, g.Of(i).Together)
+		one, of := &p.members[i], g.Of(i)
+		if one.kept = 0; of.Notes.Has(protocol.KeepAlive) {
+			one.kept = of.Interval + keepSlack
+		}
+		one.yieldUntil = one.share.Divide(of.Shared(), since, next.free.Sub(since), next.Of(i))
+		together = max(together, of.Together)
 	}
 	if q.poll(m, next.free.Sub(m.Clock)) {
 		p.yieldNothing()
@@ -176,9 +185,14 @@ func (q *Queue) rest(m Moment) {
 }
 
 // poll lets the queue be due at the next poll, less up to a tenth of the time until then at random,
-// if so long a wait needs one. It reports whether it does.
+// if so long a wait needs one. It reports whether it does. Polls keep limiters with a keep-alive.
 func (q *Queue) poll(m Moment, wait time.Duration) bool {
 	longest := min(shortestPoll<<q.pacer.polls, longestPoll)
+	for i := range q.pacer.members {
+		if kept := q.pacer.members[i].kept; kept > 0 {
+			longest = min(longest, kept)
+		}
+	}
 	if wait <= longest+pollSlack {
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -14,8 +15,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/roomy"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
@@ -340,6 +345,92 @@ func TestAcquireAllAcrossACluster(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// slow is a hook that delays the requests and the replies of a client.
+type slow struct{ way time.Duration }
+
+func (slow) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s slow) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		time.Sleep(s.way)
+		defer time.Sleep(s.way)
+		return next(ctx, cmd)
+	}
+}
+
+func (s slow) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		time.Sleep(s.way)
+		defer time.Sleep(s.way)
+		return next(ctx, cmds)
+	}
+}
+
+// ringProcess starts another process of a bubble, whose client is a Ring. Each command takes 2 ms.
+func ringProcess(b *rig.Bubble, opts ...rratelimiter.Option) *rratelimiter.Client {
+	ring := redis.NewRing(&redis.RingOptions{
+		Addrs: map[string]string{"one": "127.0.0.1:6379"},
+		NewClient: func(o *redis.Options) *redis.Client {
+			o.Dialer = func(context.Context, string, string) (net.Conn, error) {
+				pipe, err := b.Server.Dial()
+				if err != nil {
+					return nil, err
+				}
+				return roomy.Conn(pipe), nil
+			}
+			o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+			return redis.NewClient(o)
+		},
+	})
+	ring.AddHook(slow{time.Millisecond})
+	b.T.Cleanup(func() {
+		synctest.Wait()
+		ring.Close()
+	})
+	return rratelimiter.NewClient(ring, opts...)
+}
+
+// Callers in two processes that list the same limiters in opposite orders get all that is possible:
+// 20 times both in 10 s.
+func TestAcquireAllInOppositeOrders(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		var granted [2]atomic.Int64
+		var asked atomic.Int64
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		var callers sync.WaitGroup
+		for i := range granted {
+			c := ringProcess(b, rratelimiter.WithObserver(counting{&asked}))
+			rate := rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: 500 * time.Millisecond})
+			limiters := []*rratelimiter.Limiter{c.RateLimiter("a", rate), c.RateLimiter("b", rate)}
+			if i == 1 {
+				slices.Reverse(limiters)
+			}
+			callers.Go(func() {
+				for c.AcquireAll(ctx, 1, limiters...) == nil {
+					granted[i].Add(1)
+				}
+			})
+		}
+		callers.Wait()
+		b.SleepTo(11 * time.Second) // what the calls in flight took is given back
+		first, second := granted[0].Load(), granted[1].Load()
+		if first+second < 19 || first < 5 || second < 5 {
+			t.Errorf("%d and %d grants in 10 s, 10 and 10 are possible", first, second)
+		}
+		if n := asked.Load(); n > 300 {
+			t.Errorf("%d requests in 10 s", n)
+		}
+	})
+}
+
+// counting counts requests.
+type counting struct{ n *atomic.Int64 }
+
+func (c counting) Call(rratelimiter.CallInfo) {}
+
+func (c counting) Request(context.Context, rratelimiter.RequestInfo) { c.n.Add(1) }
 
 // requests is an observer of requests.
 type requests struct {

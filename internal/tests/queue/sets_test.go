@@ -570,3 +570,26 @@ func checkTurns(t *testing.T, what string, wants []*want, rates []rratelimiter.R
 		}
 	}
 }
+
+// A limiter with a keep-alive lives on while a caller waits for another one of its set, whatever
+// else is asked of it.
+func TestAcquireAllKeepsLimitersAlive(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		short := p.RateLimiter("{t}short")
+		long := p.RateLimiter("{t}long", rratelimiter.WithRate(rratelimiter.PerMinute(2)))
+		rig.MustTrySet(t, short, rratelimiter.Rate{Permits: 5, Interval: time.Second, KeepAlive: 2 * time.Second}, true)
+		b.Granted("all of the other one", b.Try(long, 2), 0)
+		caller := acquireAll(b, 1, short, long)
+		calls := p.Wire.Calls()
+		b.SleepTo(30300 * ms)
+		b.Granted("another caller", b.Call(func(ctx context.Context) (bool, error) {
+			return b.Process().RateLimiter("{t}short").TryAcquire(ctx, 1)
+		}), 30300*ms)
+		b.SleepTo(61 * time.Second)
+		b.Granted("the caller", caller, time.Minute)
+		if n := p.Wire.Calls() - calls; n > 60 {
+			t.Errorf("%d calls in a minute", n)
+		}
+	})
+}
