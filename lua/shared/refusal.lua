@@ -4,9 +4,9 @@ local KEEP_ALIVE = 8192 -- a note (base.lua): the limiter has a keep-alive
 local TOGETHER, TOGETHER_PART = 5, 200 -- permits return together within so many ms, but at most that part of the interval
 
 -- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest
--- live records, and notes whether the limiter has a keep-alive. It adds the records up, raises the free permits if some were lost, and returns whether it
--- did. It does not lower them: after a release by Redisson there are more permits than the rate on
--- purpose.
+-- live records, and notes whether the limiter has a keep-alive. It adds the records up, raises the
+-- free permits if some were lost, and returns whether it did. It does not lower them: after a
+-- release by Redisson there are more permits than the rate on purpose.
 local function walk_records(limiter, state)
   state.notes = state.notes + (limiter.keep_alive > 0 and KEEP_ALIVE or 0)
   state.live_count = state.live_count or call('ZCARD', limiter.records) - state.expired_count
