@@ -279,7 +279,8 @@ if taken > 0 then
   end
 end
 commit(limiter, state, left)
-apply_ttl(limiter, state.ttl, now, refused and strict > 0)
+-- Behind the strict groups, the queue goes on: for example with the next instalment.
+apply_ttl(limiter, state.ttl, now, (refused or find(flags, STRICT_ONLY, 1, true)) and strict > 0)
 
 -- Reply.
 local first = state.oldest and tonumber(state.oldest_score) -- a client's clock may be behind the one that dated it

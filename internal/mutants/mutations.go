@@ -181,7 +181,7 @@ var mutations = []mutation{
 	{file: "lua/shared/state.lua", why: "the record of a negative request stays, so Redisson counts it when it expires",
 		old: "        call('ZREM', records, unpack(gone))\n        page", new: "        page"},
 	{file: "lua/acquire.lua", why: "a limiter whose keep-alive is its interval expires before a waiting caller asks again",
-		old: "apply_ttl(limiter, state.ttl, now, refused and strict > 0)", new: "apply_ttl(limiter, state.ttl, now)"},
+		old: "apply_ttl(limiter, state.ttl, now, (refused or find(flags, STRICT_ONLY, 1, true)) and strict > 0)", new: "apply_ttl(limiter, state.ttl, now)"},
 	{
 		file: "lua/shared/commit.lua",
 		why:  "a call that does not wait ends the longer life of a limiter for which another one waits",

@@ -348,3 +348,16 @@ func TestInstalmentsBesideABusyClient(t *testing.T) {
 		}
 	})
 }
+
+// A limiter with a keep-alive of one interval is still there when the next instalment is due.
+func TestInstalmentsKeepTheLimiterAlive(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		l := p.RateLimiter("l", rratelimiter.WithInstalments())
+		rig.MustSet(t, l, rratelimiter.Rate{Permits: 5, Interval: time.Second, KeepAlive: time.Second})
+		p.Wire.Back.Store(int64(5 * ms))
+		mails := b.Acquire(l, 15)
+		b.SleepTo(10 * time.Second)
+		b.Granted("the mails", mails, 2*time.Second+10*ms) // the first call learns the rate
+	})
+}
