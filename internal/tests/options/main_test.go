@@ -1,0 +1,45 @@
+// Package options draws sets of options and short stories of requests, time and faults, runs each
+// story on the embedded server, and judges what came out by what the documentation promises.
+//
+// The seed is always the same, so a run that fails after others have passed tells something about a
+// change. To search for faults that nobody knows, draw the seed, which a failing run prints, and
+// let the run be longer:
+//
+//	go test ./internal/tests/options -run Stories -rapid.seed 0 -rapid.checks 20000 -timeout 2h
+//
+// table_test.go has the options and what each may be set to, story_test.go the stories,
+// play_test.go runs one, model_test.go says what was possible, and judges_test.go has a judge for
+// each promise.
+package options
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
+)
+
+// checks is the number of stories of each test, unless -rapid.checks is given.
+const checks = "600"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	for name, value := range map[string]string{
+		"rapid.seed":       "1",
+		"rapid.checks":     checks,
+		"rapid.nofailfile": "true",
+	} {
+		if given[name] {
+			continue
+		}
+		if err := flag.Set(name, value); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(2)
+		}
+	}
+	rig.Main(m)
+}
