@@ -2,6 +2,8 @@
 package roomy
 
 import (
+	"errors"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -59,6 +61,15 @@ func (c *conn) Write(bytes []byte) (int, error) {
 	default:
 	}
 	return len(bytes), nil
+}
+
+// Read fails after Close as on a TCP connection.
+func (c *conn) Read(bytes []byte) (int, error) {
+	n, err := c.Conn.Read(bytes)
+	if errors.Is(err, io.ErrClosedPipe) {
+		err = &net.OpError{Op: "read", Err: net.ErrClosed}
+	}
+	return n, err
 }
 
 func (c *conn) Close() error {

@@ -240,7 +240,7 @@ func live(r *rig.Rig, l *rratelimiter.Limiter, interval int64) (sum int64) {
 // free permits.
 func asked(r *rig.Rig, l *rratelimiter.Limiter) map[string]func(context.Context) error {
 	methods := rig.EveryMethod(r.Client, l)
-	for _, name := range []string{"Acquire", "AcquireAll"} {
+	for _, name := range []string{"Acquire", "AcquireAll", "AcquireAllN"} {
 		acquire := methods[name]
 		methods[name] = func(ctx context.Context) error {
 			ctx, cancel := context.WithCancel(ctx)

@@ -53,21 +53,47 @@ func (b *Bubble) MustAllow(what string, l *rratelimiter.Limiter, n int64, want r
 	}
 }
 
-// Process starts another process. It ends with the test.
-func (b *Bubble) Process(opts ...rratelimiter.Option) *Process {
-	rdb := redis.NewClient(&redis.Options{
+// Dial makes a connection to the server.
+func (b *Bubble) Dial(context.Context, string, string) (net.Conn, error) {
+	pipe, err := b.Server.Dial()
+	if err != nil {
+		return nil, err
+	}
+	return roomy.Conn(pipe), nil
+}
+
+// Options returns the options of a redis client in the bubble.
+func (b *Bubble) Options(dial func(ctx context.Context, network, addr string) (net.Conn, error)) *redis.Options {
+	return &redis.Options{
 		// not used; a host name would need a lookup, which does not work in a bubble
-		Addr: "127.0.0.1:6379",
-		Dialer: func(context.Context, string, string) (net.Conn, error) {
-			pipe, err := b.Server.Dial()
-			if err != nil {
-				return nil, err
-			}
-			return roomy.Conn(pipe), nil
-		},
+		Addr:   "127.0.0.1:6379",
+		Dialer: dial,
 		// Otherwise go-redis looks up the server's name, which does not work in a bubble.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+}
+
+// scripts has those that embedded servers know, by their names.
+var scripts sync.Map
+
+// ShareScripts gives the server the scripts that servers of earlier bubbles were given. To load them
+// takes longer than all else in a test of one call.
+func (b *Bubble) ShareScripts() {
+	known := *field[map[string]string](b.Server, "scripts")
+	scripts.Range(func(name, text any) bool {
+		known[name.(string)] = text.(string)
+		return true
 	})
+	b.T.Cleanup(func() {
+		for name, text := range known {
+			scripts.Store(name, text)
+		}
+	})
+}
+
+// Process starts another process. It ends with the test.
+func (b *Bubble) Process(opts ...rratelimiter.Option) *Process {
+	rdb := redis.NewClient(b.Options(b.Dial))
 	b.T.Cleanup(func() {
 		// for calls in flight, which a closed client would repeat later: but time has stopped
 		synctest.Wait()

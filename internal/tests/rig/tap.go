@@ -21,11 +21,14 @@ import (
 )
 
 // A Tap intercepts the connections of a client, and applies the test's plans to the next requests
-// that run a script.
+// that run a script, or a command of which a method makes use instead.
 type Tap struct {
+	// makes the connections; nil: by TCP
+	Over func(ctx context.Context, network, addr string) (net.Conn, error)
+
 	mu    sync.Mutex
 	plans []Plan
-	seen  int // requests that run a script
+	seen  int // such requests
 }
 
 // A Plan determines what happens to one request, which may be a pipeline. The zero plan lets it
@@ -69,8 +72,11 @@ func (p *Tap) Requests() int {
 
 // Dial makes a connection with the tap on it.
 func (p *Tap) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, network, addr)
+	dial := p.Over
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	conn, err := dial(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +108,7 @@ func (c *tapConn) Write(request []byte) (int, error) {
 	commands := 0
 	for _, line := range bytes.Split(request, []byte("\r\n")) {
 		switch string(bytes.ToLower(line)) {
-		case "evalsha", "eval", "del":
+		case "evalsha", "eval", "del", "exists", "pttl", "scan":
 			commands++
 		}
 	}
@@ -152,19 +158,31 @@ func (c *tapConn) Read(b []byte) (int, error) {
 	return c.Conn.Read(b)
 }
 
-// readReplies reads replies that are numbers, lists of numbers or errors.
+// readReplies reads replies.
 func readReplies(from io.Reader, n int) (replies [][]byte) {
 	r := bufio.NewReader(from)
 	for range n {
-		reply, err := r.ReadBytes('\n')
-		if err == nil && reply[0] == '*' {
-			lines, _ := strconv.Atoi(strings.TrimSpace(string(reply[1:])))
-			for range lines {
-				line, _ := r.ReadBytes('\n')
-				reply = append(reply, line...)
-			}
-		}
-		replies = append(replies, reply)
+		replies = append(replies, readReply(r))
 	}
 	return replies
+}
+
+// readReply reads a reply: a number, a status, an error, a text, or a list of these.
+func readReply(r *bufio.Reader) []byte {
+	reply, err := r.ReadBytes('\n')
+	if err != nil {
+		return nil
+	}
+	length, _ := strconv.Atoi(strings.TrimSpace(string(reply[1:])))
+	switch reply[0] {
+	case '*':
+		for range length {
+			reply = append(reply, readReply(r)...)
+		}
+	case '$':
+		text := make([]byte, length+len("\r\n"))
+		_, _ = io.ReadFull(r, text)
+		reply = append(reply, text...)
+	}
+	return reply
 }
