@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -16,17 +15,6 @@ import (
 
 // methods_test.go tests what all methods have in common: they check their arguments first, and
 // their errors have context.
-
-// A new method of Limiter that can fail must be added to rig.EveryMethod, too.
-func TestEveryMethodIsAmongThem(t *testing.T) {
-	methods := rig.EveryMethod(nil, nil)
-	limiter := reflect.TypeFor[*rratelimiter.Limiter]()
-	for i := range limiter.NumMethod() {
-		if name := limiter.Method(i).Name; name != "Name" && name != "Client" && name != "Health" && methods[name] == nil {
-			t.Errorf("no test tries %s on wrong options and broken state: add it to rig.EveryMethod", name)
-		}
-	}
-}
 
 // TestWrongArgumentsAreRefusedBeforeACall tries invalid values of every argument.
 func TestWrongArgumentsAreRefusedBeforeACall(t *testing.T) {
