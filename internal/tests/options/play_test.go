@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -97,10 +98,13 @@ func (x *player) look() {
 	defer x.mu.Unlock()
 	x.records = make([][]entry, len(x.story.limiters))
 	for i, l := range x.story.limiters {
-		all, err := x.b.Server.SortedSet(x.permits(i))
+		shared, err := x.b.Server.SortedSet(x.permits(i))
 		if err != nil {
 			continue // there is none
 		}
+		x.b.Server.Lock() // another call may be writing to it
+		all := maps.Clone(shared)
+		x.b.Server.Unlock()
 		// by the end of the id, which is a counter; a call that joins a record gives it another id
 		joins := l.has("WithGranularity") && l.format != rratelimiter.Redisson313
 		sums := map[string]int64{}
