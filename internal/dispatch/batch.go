@@ -265,9 +265,10 @@ func (q *queue) fail(m schedule.Moment, b *batch, o exchange.Outcome) schedule.F
 		behind = o.Cause
 	}
 	err := o.Err
-	if about := b.joint.failed; q.isSet() && about >= 0 &&
-		(errors.Is(err, script.ErrNotInitialized) || errors.Is(err, script.ErrUntold)) {
-		err = schedule.MemberError{Limiter: about, Err: err}
+	// After any other error, an attempt may still be under way and write what is read here.
+	if q.isSet() && (errors.Is(err, script.ErrNotInitialized) || errors.Is(err, script.ErrUntold)) &&
+		b.joint.failed >= 0 {
+		err = schedule.MemberError{Limiter: b.joint.failed, Err: err}
 	}
 	return q.schedule.Fail(m, &b.Batch, err, behind)
 }

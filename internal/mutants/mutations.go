@@ -1028,7 +1028,7 @@ var mutations = []mutation{
 	{file: "internal/schedule/outcome.go", why: "an outcome without a reply has fewer results than limiters",
 		old: "case limiter <= len(o.others):", new: "default:"},
 	{file: "internal/dispatch/batch.go", why: "an error of a set does not say which limiter has no rate",
-		old: "err = schedule.MemberError{Limiter: about, Err: err}", new: "_ = schedule.MemberError{Limiter: about, Err: err}"},
+		old: "err = schedule.MemberError{Limiter: b.joint.failed, Err: err}", new: "_ = schedule.MemberError{Limiter: b.joint.failed, Err: err}"},
 	{file: "internal/schedule/request.go", why: "the longest wait of a set counts for each of its limiters",
 		old: "limiter == i+1 {", new: "limiter == i+1 && false {"},
 	{file: "internal/schedule/sizes.go", why: "permits of callers that have left go to one whom another limiter refuses",
