@@ -112,7 +112,8 @@ end
 --@include commit
 
 local granularity, lease, lease_bucket, since, id_count, recent = unpack(ARGV, 6, general and 11 or 5)
-granularity, lease, lease_bucket, since = tonumber(granularity), tonumber(lease), tonumber(lease_bucket), tonumber(since)
+granularity, lease = tonumber(granularity), tonumber(lease)
+lease_bucket, since = tonumber(lease_bucket), tonumber(since)
 local first_group = general and 12 or 6
 local prefix = string.sub(record, 1, -5)
 
@@ -193,7 +194,8 @@ if not state then
     --@include recover
     local whole = wanted and not granularity and record or nil
     call('GET', limiter.value) -- fails before anything is written if the key has another type
-    local attempt, share = find_attempt(limiter.records, prefix, tonumber(id_count), since, whole, granularity ~= nil, recent)
+    local attempt, share =
+      find_attempt(limiter.records, prefix, tonumber(id_count), since, whole, granularity ~= nil, recent)
     if not attempt then
       return { 9 }
     end
@@ -292,7 +294,9 @@ if taken > 0 or recovered then
   reset_in = reset_in or to_micros(score + interval - now)
 end
 local listed = groups or {}
-local reply = { 0, rate, interval, math.max(0, left), next_in, 6 + 2 * #listed, state.notes, to_micros(now), reset_in or 0 }
+local reply = {
+  0, rate, interval, math.max(0, left), next_in, 6 + 2 * #listed, state.notes, to_micros(now), reset_in or 0,
+}
 reply[10], reply[11], reply[12] = origin, ahead, together_in or 0
 for i, group in ipairs(listed) do
   reply[11 + 2 * i], reply[12 + 2 * i] = group.granted, group.wait

@@ -199,7 +199,8 @@ if all[1].since then
       local shared = request.granularity ~= nil
       local whole = request.id_count == 1 and not shared and request.record or nil
       call('GET', limiter.value) -- fails before anything is written if the key has another type
-      local attempt, share = find_attempt(limiter.records, request.prefix, request.id_count, request.since, whole, shared, '')
+      local attempt, share =
+        find_attempt(limiter.records, request.prefix, request.id_count, request.since, whole, shared, '')
       if not attempt then
         return { 9, i - 1 }
       end

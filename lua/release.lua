@@ -21,7 +21,8 @@
 --@include state
 --@include grant
 --@include commit
-local client_now, wanted, rebuild, undone, own = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'b', ARGV[4], tonumber(ARGV[5] or '')
+local client_now, wanted, rebuild = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'b'
+local undone, own = ARGV[4], tonumber(ARGV[5] or '')
 local limiter, fault = read_config(0)
 if not limiter then
   return { fault }

@@ -51,7 +51,8 @@ end
 
 local over = used + permits > limit
 local oldest = page[2] and tonumber(page[2]) or now
-local newest = records > 0 and tonumber(redis.call('ZRANGE', KEYS[2], -1 - endless, -1 - endless, 'WITHSCORES')[2]) or now
+local last = -1 - endless
+local newest = records > 0 and tonumber(redis.call('ZRANGE', KEYS[2], last, last, 'WITHSCORES')[2]) or now
 local wait, free = 0, limit - used
 if over then
   for i = 1, #page, 2 do
@@ -78,4 +79,5 @@ end
 if endless > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[2], after, '+inf')
 end
-return { over and -1 or used, used, math.ceil(wait), math.ceil(newest + interval - now), math.ceil(oldest + interval - now) }
+local all, next_one = newest + interval - now, oldest + interval - now
+return { over and -1 or used, used, math.ceil(wait), math.ceil(all), math.ceil(next_one) }

@@ -20,7 +20,8 @@ local READS = {
   ZRANGEBYSCORE = true,
   ZSCORE = true,
 }
-local ABSENT = { GET = false, PTTL = -2, ZCARD = 0, ZCOUNT = 0 } -- replies for a key that does not exist; other reads: {}
+-- replies for a key that does not exist; other reads: {}
+local ABSENT = { GET = false, PTTL = -2, ZCARD = 0, ZCOUNT = 0 }
 
 local execute, removed = redis.call, {} -- removed: the keys that the script would have removed
 local redis = { MAX_EXPIRED = 100000 } -- what is not removed would be out of reach for later calls, too

@@ -1,7 +1,8 @@
 -- refusal.lua: whether a refusal is right, when the permits will be free, and who has them.
 local MAX_WALKED = 512 -- records that a refusal walks to find a time
 local KEEP_ALIVE = 8192 -- a note (base.lua): the limiter has a keep-alive
-local TOGETHER, TOGETHER_PART = 5, 200 -- permits return together within so many ms, but at most that part of the interval
+-- permits return together within so many ms, but at most that part of the interval
+local TOGETHER, TOGETHER_PART = 5, 200
 
 -- walk_records prepares a state for the other functions: it sets live_count and walked, the oldest
 -- live records, and notes whether the limiter has a keep-alive. It adds the records up, raises the
