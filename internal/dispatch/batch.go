@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -186,6 +187,9 @@ func (b *batch) complete(g *protocol.Reply, o exchange.Outcome) {
 	if sent := b.call.Started(); calls[0].Granted > 0 {
 		q.client.wakeSets(behind, func(set *schedule.Queue) { set.Overlapped(sent) })
 	}
+	if !q.isSet() && slices.ContainsFunc(b.Settled, gaveUp) {
+		q.client.wakeSets(behind, (*schedule.Queue).Freed)
+	}
 	if q.isSet() && g != nil && !g.Local() {
 		for i, l := range q.limiters {
 			l.afterAllowAll(calls[i])
@@ -207,6 +211,9 @@ func (b *batch) complete(g *protocol.Reply, o exchange.Outcome) {
 		r.done <- struct{}{}
 	}
 }
+
+// gaveUp reports whether a request that waited has ended without its permits.
+func gaveUp(r *schedule.Request) bool { return r.Kind == schedule.Wait && !r.Outcome.Allowed }
 
 // settle settles the callers of b, keeps what the reply says about each limiter, and lets the queue
 // send its next batch. It appends what the observer is told of each limiter, and returns the sets

@@ -279,7 +279,11 @@ func served(tr *trace, c *call) string {
 		case !can:
 			possible = false
 		}
-		if possible && s.to > since+tr.slack(c) {
+		tolerance := tr.slack(c)
+		if tr.apart(c) { // it asks again after a pause, each twice as long as the one before
+			tolerance += min(since-c.start, 15*time.Second)
+		}
+		if possible && s.to > since+tolerance {
 			return fmt.Sprintf("its permits were free from %v on, and its turn had come", since)
 		}
 	}
@@ -327,8 +331,8 @@ func failsFast(tr *trace, c *call) string {
 }
 
 func staysThere(tr *trace, c *call) string {
-	if !errors.Is(c.err, rratelimiter.ErrNotInitialized) || tr.exempt(c.start, c.end) || tr.above(c) >= 0 {
-		return ""
+	if !errors.Is(c.err, rratelimiter.ErrNotInitialized) || tr.exempt(c.start, c.end) || tr.above(c) >= 0 || tr.apart(c) {
+		return "" // a limiter that is asked apart has to have a keep-alive that is long enough
 	}
 	expires := slices.ContainsFunc(c.of, func(of int) bool { return tr.limiters[of].rate.KeepAlive > 0 })
 	if !expires {

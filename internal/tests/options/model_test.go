@@ -78,7 +78,7 @@ func (tr *trace) could(s *span, c *call) bool {
 			if c.upTo() && slices.Contains(front.of, of) {
 				return false
 			}
-			if n := front.wants(of); n > 0 && (c.method == "Peek" || tr.reserves(s, front, of)) {
+			if n := front.wants(of); n > 0 && (!c.waits() && tr.unknown(s, front) || tr.reserves(s, front, of)) {
 				wanted += n
 			}
 		}
@@ -96,6 +96,10 @@ func (c *call) wants(limiter int) int64 {
 	}
 	return 0
 }
+
+// unknown reports whether a waiting caller of a set may have no reply yet. Until then, a request
+// that does not wait leaves it its permits of each limiter.
+func (tr *trace) unknown(s *span, c *call) bool { return !tr.apart(c) && s.from <= c.start+tr.slack(c) }
 
 // reserves reports whether those behind a waiting caller must leave it the permits of a limiter. A
 // caller of a set leaves them those that are back before it can use them. A set without a common

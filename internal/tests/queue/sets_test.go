@@ -99,6 +99,19 @@ func TestSetsAndSinglesTakeTurns(t *testing.T) {
 	})
 }
 
+// A caller in front that ends without its permits leaves them to a set behind it.
+func TestASetBehindACallerThatFailsLooksAgain(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		x, y := perSecond(p, "{t}x", 2), perSecond(p, "{t}y", 2)
+		p.Wire.Back.Store(int64(ms))
+		large, set := b.Acquire(x, 3), acquireAll(b, 1, x, y)
+		b.SleepTo(10 * time.Second)
+		b.Ended("the caller of more than the rate", large, false, ms)
+		b.Granted("the set", set, 2*ms)
+	})
+}
+
 // TestASetThatWaitsLongDelaysNobody: while a set waits for one limiter, others take the permits of
 // the other one. A permit that is back in time is not kept for the set.
 func TestASetThatWaitsLongDelaysNobody(t *testing.T) {
