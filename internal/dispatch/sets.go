@@ -83,17 +83,22 @@ func (r *request) dropKeeps(served time.Time) {
 	if len(r.keeps) == 0 {
 		return
 	}
-	client, sets := r.keeps[0].queue.client, []uint64(nil)
+	client, sets, freed := r.keeps[0].queue.client, []uint64(nil), false
 	for _, k := range r.keeps {
 		k.queue.mu.Lock()
-		if k.queue.schedule.Drop(k.Keep, served) {
-			sets = append(sets, k.queue.setsBehind(k.Keep)...)
-		}
+		freed = k.queue.schedule.Drop(k.Keep, served) || freed
+		sets = append(sets, k.queue.setsBehind(k.Keep)...)
 		k.queue.ledger.Unbar()
 		k.queue.exit()
 	}
 	r.keeps = nil
-	client.wakeSets(sets, (*schedule.Queue).Freed)
+	client.wakeSets(sets, func(set *schedule.Queue) {
+		if freed {
+			set.Freed()
+		} else {
+			set.Overlapped(served)
+		}
+	})
 }
 
 // lookInFront tells the waiting requests of a set what callers in front of them wait for at each

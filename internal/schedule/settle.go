@@ -19,7 +19,7 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	q.answered = m.Mono
 	rates := ratesOf(g)
 	if !g.Local() {
-		q.rates = rates
+		q.learn(rates)
 		q.pacer.measured(m.Mono.Sub(b.started))
 	}
 	beaten := false
@@ -34,6 +34,18 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	}
 	f.Sleeps = q.plan(m, b, g, beaten)
 	return f
+}
+
+// learn keeps the rates. A request that joined before they were known may want more, which is an
+// error at once.
+func (q *Queue) learn(rates sizes) {
+	if rates.first == q.rates.first && slices.Equal(rates.rest, q.rates.rest) {
+		return
+	}
+	q.rates = rates
+	for r := range q.Line() {
+		q.recheck = q.recheck || r.state == Queued && r.Instalments == nil && !rates.fit(r)
+	}
 }
 
 // Fail ends the requests of a batch in flight with an error. If behind is not nil, the requests

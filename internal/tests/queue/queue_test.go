@@ -263,3 +263,18 @@ func granted(ok bool, err error) (int64, error) {
 	}
 	return 0, err
 }
+
+// More permits than the rate fail at once, also for a caller that comes before the rate is known.
+func TestMoreThanTheRateFailsOnceTheRateIsKnown(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		rate := rratelimiter.WithRate(rratelimiter.PerMinute(1))
+		b.Granted("another process", b.Acquire(b.Process().RateLimiter("l", rate), 1), 0)
+		p := b.Process()
+		p.Wire.Back.Store(int64(5 * ms))
+		l := p.RateLimiter("l", rate)
+		first, large := b.Acquire(l, 1), b.Acquire(l, 2)
+		b.SleepTo(500 * ms)
+		b.Waits("the caller in front", first)
+		b.Ended("the caller of more than the rate", large, false, 10*ms)
+	})
+}

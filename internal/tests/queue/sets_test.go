@@ -112,6 +112,26 @@ func TestASetBehindACallerThatFailsLooksAgain(t *testing.T) {
 	})
 }
 
+// A call for a set that was under way while a set in front of it got its permits kept these free
+// once more: it is made again.
+func TestASetIsAskedForAgainOnceOneInFrontHasItsPermits(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		x, y := perSecond(p, "{t}x", 10), perSecond(p, "{t}y", 10)
+		b.Granted("who takes all", b.Acquire(x, 10), 0)
+		first := acquireAll(b, 1, x, y)
+		p.Wire.Back.Store(int64(5 * ms))
+		b.SleepTo(1002 * ms)
+		second := b.Call(func(ctx context.Context) (bool, error) {
+			err := p.AcquireAllN(ctx, []int64{9, 1}, y, x)
+			return err == nil, err
+		})
+		b.SleepTo(10 * time.Second)
+		b.Granted("the first set", first, 1005*ms)
+		b.Granted("the second set", second, 1012*ms)
+	})
+}
+
 // TestASetThatWaitsLongDelaysNobody: while a set waits for one limiter, others take the permits of
 // the other one. A permit that is back in time is not kept for the set.
 func TestASetThatWaitsLongDelaysNobody(t *testing.T) {
