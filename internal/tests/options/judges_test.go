@@ -176,7 +176,7 @@ func endsAsDocumented(tr *trace, c *call) string {
 		return "ErrInvalidPermits is for fewer than one permit"
 	case invalid:
 		return ""
-	case above && c.refused() && (c.timedOut() || tr.apart(c)):
+	case above && (c.refused() && (c.timedOut() || tr.apart(c)) || c.cancelled && tr.behindInstalments(c)):
 		return "" // no reply has come yet, or another limiter was asked before
 	case above && !errors.Is(c.err, rratelimiter.ErrExceedsRate) && !exempt, !above && errors.Is(c.err, rratelimiter.ErrExceedsRate):
 		if errors.Is(c.err, rratelimiter.ErrNotInitialized) {
@@ -391,7 +391,8 @@ func tellsWhich(tr *trace, c *call) string {
 			return fmt.Sprintf("RetryAfter of limiter %d is %v", c.of[i], r.RetryAfter)
 		}
 	}
-	if c.allowed != (refused == 0) {
+	// with a late reply, the permits may be free by then
+	if c.allowed && refused > 0 || !c.allowed && refused == 0 && c.end == c.start {
 		return fmt.Sprintf("%d limiters refused", refused)
 	}
 	return ""

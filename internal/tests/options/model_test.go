@@ -54,13 +54,7 @@ func (tr *trace) spans(first, last int) (all []span) {
 
 // free returns how many permits of a limiter are free at the beginning of the span.
 func (tr *trace) free(s *span, limiter int) int64 {
-	n := tr.limiters[limiter].rate.Permits
-	for _, r := range s.records[limiter] {
-		if r.until > s.from {
-			n -= r.n
-		}
-	}
-	return n
+	return tr.left(s.records[limiter], limiter, s.from)
 }
 
 // could reports whether a request can be served at the beginning of a span: enough permits of each
@@ -117,7 +111,7 @@ func (tr *trace) reserves(s *span, c *call, limiter int) bool {
 	turn := time.Duration(0)
 	for i, of := range c.of {
 		if of != limiter {
-			turn = max(turn, tr.earliest(s, []*call{{ask: ask{of: []int{of}, n: []int64{c.n[i]}}}}))
+			turn = max(turn, tr.earliest(s, []*call{{ask: ask{of: []int{of}, n: []int64{c.n[i]}}}}, true))
 		}
 	}
 	return turn == never || s.from > turn-tr.limiters[limiter].rate.Interval
@@ -127,7 +121,7 @@ func (tr *trace) reserves(s *span, c *call, limiter int) bool {
 func (tr *trace) apart(c *call) bool { return !tr.oneStep && len(c.of) > 1 }
 
 // alone returns when a request can be served at the earliest if no other caller takes permits.
-func (tr *trace) alone(s *span, c *call) time.Duration { return tr.earliest(s, []*call{c}) }
+func (tr *trace) alone(s *span, c *call) time.Duration { return tr.earliest(s, []*call{c}, true) }
 
 // inTurn returns when a request is served at the latest if all callers in front of it take their
 // permits, and no other client does.
@@ -138,12 +132,13 @@ func (tr *trace) inTurn(s *span, c *call) time.Duration {
 			line = append(line, front)
 		}
 	}
-	return tr.earliest(s, append(line, c))
+	return tr.earliest(s, append(line, c), false)
 }
 
 // earliest returns when the last one of a line of callers is served. Each of them is served as soon
-// as its permits are free, and not before those in front of it at one of its limiters.
-func (tr *trace) earliest(s *span, line []*call) time.Duration {
+// as its permits are free, and not before those in front of it at one of its limiters. An instalment
+// is what is free, or else, not greedy, as much as possible.
+func (tr *trace) earliest(s *span, line []*call, greedy bool) time.Duration {
 	records := make([][]entry, len(s.records))
 	turn := make([]time.Duration, len(s.records)) // of the last caller at each limiter
 	for i := range records {
@@ -163,6 +158,10 @@ func (tr *trace) earliest(s *span, line []*call) time.Duration {
 				part[i] = left[i]
 				if c.method == "Acquire" && l.has("WithInstalments") {
 					part[i] = min(left[i], l.rate.Permits)
+					if greedy {
+						at = tr.together(records, c.of, []int64{min(part[i], 1)}, at)
+						part[i] = min(part[i], tr.left(records[of], of, at))
+					}
 				}
 				if part[i] > l.rate.Permits || part[i] == 0 && left[i] > 0 {
 					return never
@@ -179,6 +178,17 @@ func (tr *trace) earliest(s *span, line []*call) time.Duration {
 		}
 	}
 	return at
+}
+
+// left returns how many permits of a limiter are free at a time.
+func (tr *trace) left(records []entry, limiter int, at time.Duration) int64 {
+	n := tr.limiters[limiter].rate.Permits
+	for _, r := range records {
+		if r.until > at {
+			n -= r.n
+		}
+	}
+	return n
 }
 
 // together returns the first time, from a given one on, at which permits of several limiters are

@@ -223,8 +223,11 @@ func (x *player) ask(number int, a ask) (cancel func()) {
 	go func() {
 		c := x.call(ctx, number, a)
 		if a.method == "Allow, obey" && c.err == nil && !c.allowed && c.panicked == nil {
-			time.Sleep(c.results[0].RetryAfter)
-			c.again = x.call(ctx, number, a)
+			select {
+			case <-time.After(c.results[0].RetryAfter):
+				c.again = x.call(ctx, number, a)
+			case <-ctx.Done(): // the story is over
+			}
 		}
 	}()
 	synctest.Wait()
