@@ -78,7 +78,8 @@ func windows(tr *trace) (faults []string) {
 			most += max(int64(l.fraction*float64(most)), 1)
 		}
 		if n, at := window.LargestAt(grants, l.rate.Interval, tick); n > most {
-			faults = append(faults, fmt.Sprintf("limiter %d: %d permits in the window from %v", i, n, time.Duration(at.UnixNano())))
+			from := time.Duration(at.UnixNano())
+			faults = append(faults, fmt.Sprintf("limiter %d: %d permits in the window from %v", i, n, from))
 		}
 		for _, e := range tr.events {
 			sum := int64(0)
@@ -159,8 +160,8 @@ func (tr *trace) above(c *call) int {
 // call.
 func (tr *trace) behindInstalments(c *call) bool {
 	return slices.ContainsFunc(tr.calls, func(front *call) bool {
-		return front.method == "Acquire" && front.first < c.first && front.last > c.first && slices.Contains(c.of, front.of[0]) &&
-			tr.limiters[front.of[0]].has("WithInstalments")
+		return front.method == "Acquire" && front.first < c.first && front.last > c.first &&
+			slices.Contains(c.of, front.of[0]) && tr.limiters[front.of[0]].has("WithInstalments")
 	})
 }
 
@@ -178,7 +179,8 @@ func endsAsDocumented(tr *trace, c *call) string {
 		return ""
 	case above && (c.refused() && (c.timedOut() || tr.apart(c)) || c.cancelled && tr.behindInstalments(c)):
 		return "" // no reply has come yet, or another limiter was asked before
-	case above && !errors.Is(c.err, rratelimiter.ErrExceedsRate) && !exempt, !above && errors.Is(c.err, rratelimiter.ErrExceedsRate):
+	case above && !errors.Is(c.err, rratelimiter.ErrExceedsRate) && !exempt,
+		!above && errors.Is(c.err, rratelimiter.ErrExceedsRate):
 		if errors.Is(c.err, rratelimiter.ErrNotInitialized) {
 			return "" // see staysThere
 		}
@@ -295,7 +297,8 @@ func served(tr *trace, c *call) string {
 
 func notSentAway(tr *trace, c *call) string {
 	var late *rratelimiter.NotInTimeError
-	if !c.waits() || c.until() == 0 || c.timedOut() || tr.above(c) >= 0 || !c.refused() && !errors.As(c.err, &late) || tr.exempt(c.start, c.end) {
+	if !c.waits() || c.until() == 0 || c.timedOut() || tr.above(c) >= 0 ||
+		!c.refused() && !errors.As(c.err, &late) || tr.exempt(c.start, c.end) {
 		return ""
 	}
 	for _, s := range tr.spans(c.first, c.last) {
@@ -319,7 +322,8 @@ func failsFast(tr *trace, c *call) string {
 	if tr.behindInstalments(c) {
 		return "" // it is judged later
 	}
-	if !c.waits() || tr.apart(c) || end == never || c.end <= judged || end <= judged || tr.exempt(c.start, judged) || c.err != nil && errors.Is(c.err, rratelimiter.ErrNotInitialized) {
+	if !c.waits() || tr.apart(c) || end == never || c.end <= judged || end <= judged ||
+		tr.exempt(c.start, judged) || errors.Is(c.err, rratelimiter.ErrNotInitialized) {
 		return ""
 	}
 	for _, s := range tr.spans(c.first, c.last) {

@@ -136,8 +136,8 @@ func (tr *trace) inTurn(s *span, c *call) time.Duration {
 }
 
 // earliest returns when the last one of a line of callers is served. Each of them is served as soon
-// as its permits are free, and not before those in front of it at one of its limiters. An instalment
-// is what is free, or else, not greedy, as much as possible.
+// as its permits are free, and not before those in front of it at one of its limiters. An
+// instalment is what is free, or else, not greedy, as much as possible.
 func (tr *trace) earliest(s *span, line []*call, greedy bool) time.Duration {
 	records := make([][]entry, len(s.records))
 	turn := make([]time.Duration, len(s.records)) // of the last caller at each limiter

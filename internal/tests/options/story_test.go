@@ -87,7 +87,9 @@ var (
 		"Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "Allow, obey", "AcquireUpTo", "Take", "TakeUpTo", "Peek",
 		"Acquire", "TryAcquireTimeout", "Acquire", "TryAcquireTimeout",
 	}
-	together = []string{"AcquireAllN", "TryAcquireAllTimeout", "AllowAllN", "TakeAll", "AcquireAllN", "TryAcquireAllTimeout"}
+	together = []string{
+		"AcquireAllN", "TryAcquireAllTimeout", "AllowAllN", "TakeAll", "AcquireAllN", "TryAcquireAllTimeout",
+	}
 )
 
 // drawStory draws a story. It prefers requests that overlap, and values at edges.
