@@ -249,12 +249,12 @@ func TestReadyWhileRedisTakesWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	must(replica.Client().SlaveOf(t.Context(), host, port).Err())
+	must(replica.Client().ReplicaOf(t.Context(), host, port).Err())
 	r.awaits("/readyz", 503, "READONLY")
 	master.Kill()
 	r.awaits("/readyz", 503, "READONLY")
 	r.awaits("/healthz", 200, "ok")
-	must(replica.Client().SlaveOf(t.Context(), "NO", "ONE").Err())
+	must(replica.Client().ReplicaOf(t.Context(), "NO", "ONE").Err())
 	r.awaits("/readyz", 200, "ok")
 	must(replica.Client().ConfigSet(t.Context(), "maxmemory", "1").Err())
 	r.awaits("/readyz", 503, "OOM")
