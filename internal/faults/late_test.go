@@ -386,7 +386,7 @@ func TestSetRateThatComesLate(t *testing.T) {
 		section: slow,
 		fault:   "a connection stalls for longer than the redis client's `ReadTimeout`, and `WithCallTimeout` is longer than it",
 		sees:    "nothing",
-		after: "an attempt that is executed after its retry may take its permits a second time. No caller gets these " +
-			"permits, and they are free again after one interval: see below",
+		after: "an attempt that is executed after its retry may take permits that no caller gets, for one " +
+			"interval: see below",
 	}.proves(t, 0)
 }

@@ -130,9 +130,8 @@ func TestLeasesWhileTheServerIsAway(t *testing.T) {
 	}
 	row{
 		section: gone, fault: "it hangs, dies or fails over while leases of 300 ms are held (`WithLease`)",
-		sees:   "grants, until the lease ends or has too few permits for the request; then the same as without leases",
+		sees:   "grants, until the lease ends or has too few permits; then the same as without leases",
 		within: "the last grant of a lease, after the fault, within", limit: lease * 5 / 4,
-		after: "as without leases: the permits of a lease are recorded like a grant, and are free again one interval " +
-			"after the end of the lease",
+		after: "the permits of a lease are free again one interval after its end",
 	}.proves(t, worst)
 }

@@ -235,9 +235,8 @@ func TestManyCuts(t *testing.T) {
 	all.Wait()
 	row{
 		section: slow, fault: "connections are cut before or during a request, or before or during its reply",
-		sees: "nothing: the call is retried, and the retry detects whether the call was executed. " +
-			"`ErrOutcomeUnknown` if the call's time is over before a retry succeeds, and with `WithGranularity` if later " +
-			"calls were stored in the same record",
+		sees: "nothing: a retry detects whether the call was executed. `ErrOutcomeUnknown` if no retry succeeds " +
+			"within the call's time, and with `WithGranularity` if later calls are in the same record",
 		within: "with 4 of 10 requests cut, half of the calls within", limit: callTimeout + slack,
 		after: "exact: each grant is recorded once. The only other records are of callers with `ErrOutcomeUnknown`",
 	}.proves(t, worst)

@@ -40,11 +40,10 @@ func TestManyCallersOfADeadRedis(t *testing.T) {
 	t.Run("black hole, with a fallback", call(blackHole, rratelimiter.WithFallback(1)))
 	row{
 		section: gone, fault: "dead, it refuses connections or answers nothing, and 10,000 callers ask one limiter",
-		sees: "the error of its context, or the connection's error when the call's time is over. Callers without a " +
-			"deadline may wait twice as long: while no call has a reply, only a few calls are sent at a time, and the other " +
-			"callers wait for these first",
+		sees: "the error of its context, or the connection's error when the call's time is over; without a " +
+			"deadline, after up to twice this time",
 		within: "99 of 100 return after their deadline within", limit: tolerance, late: &lateness{w.late},
-		after: "unchanged. In the process, no goroutine and no memory of these calls remains",
+		after: "unchanged; no goroutine and no memory of these calls remains in the process",
 	}.proves(t, w.took)
 }
 

@@ -227,7 +227,7 @@ func TestFullMemory(t *testing.T) {
 		section: refuses, fault: "`OOM`: the memory is full (`maxmemory`, `noeviction`)",
 		sees:   "the error `OOM` at once from all operations that need memory; the other operations succeed",
 		within: "each operation within", limit: callTimeout + slack,
-		after: "not changed by refused operations: no operation is executed in part",
+		after: "unchanged: no operation is executed in part",
 	}.proves(t, longest)
 }
 
@@ -302,10 +302,10 @@ func TestFailedSave(t *testing.T) {
 	}
 	row{
 		section: refuses, fault: "`MISCONF`: the server could not save its data (`stop-writes-on-bgsave-error`)",
-		sees: "the error `MISCONF` at once from all operations that write, even with `WithFallback`; operations " +
-			"that only read succeed",
+		sees: "the error `MISCONF` at once from all operations that write, even with `WithFallback`; reading " +
+			"succeeds",
 		within: "each operation within", limit: callTimeout + slack,
-		after: "unchanged; all operations succeed again after the first successful save",
+		after: "unchanged; works again after the first successful save",
 	}.proves(t, longest)
 }
 
@@ -388,8 +388,7 @@ func TestEachKeyGone(t *testing.T) {
 		section: lost, fault: "any one of the keys is evicted or deleted, `WithRate`",
 		sees:   "nothing; without `WithRate`, `ErrNotInitialized` once the configuration is gone",
 		within: "repaired by the next call, within", limit: callTimeout,
-		after: "correct again. If the records (`{NAME}:permits`) are lost, grants are forgotten, and permits up to " +
-			"the rate can be granted once more",
+		after: "correct again; if the records (`{NAME}:permits`) are lost, up to the rate can be granted once more",
 	}.proves(t, longest)
 }
 
@@ -483,7 +482,6 @@ func TestEviction(t *testing.T) {
 	row{
 		section: lost, fault: "the server evicts keys (`allkeys-lru`) under load, `WithRate`", sees: "nothing",
 		within: "99 of 100 calls within", limit: callTimeout,
-		after: "each limiter is correct again after its next call, but grants may be forgotten: use a server for " +
-			"limiters that evicts nothing",
+		after: "correct again after its next call, but grants may be forgotten: use a server that evicts nothing",
 	}.proves(t, got.percentile(99))
 }

@@ -81,7 +81,7 @@ func TestRestartEmptyWithRate(t *testing.T) {
 	row{
 		section: gone, fault: "killed and restarted empty, `WithRate`",
 		sees: "nothing, if Redis is back before the call's time is over; else the connection's error, or " +
-			"`ErrOutcomeUnknown` if the request was already sent",
+			"`ErrOutcomeUnknown` if the request was sent",
 		within: "back after the restart within", limit: callTimeout + slack,
 		after: "new: the rate is set again, earlier grants are forgotten",
 	}.proves(t, recovered)
@@ -140,8 +140,9 @@ func TestRestartEmptyWithoutRate(t *testing.T) {
 	}
 	row{
 		section: gone, fault: "killed and restarted empty, no `WithRate`",
-		sees:   "`ErrNotInitialized`; a waiting caller gets this error at its next poll: after 1 s, or after up to 15 s in a long wait",
-		within: "after the restart, for all callers that had waited for 0.3 s, within",
+		sees: "`ErrNotInitialized`; a waiting caller at its next poll: after 1 s, in a long wait after up to " +
+			"15 s",
+		within: "for all callers that had waited for 0.3 s, within",
 		limit:  time.Second + callTimeout + slack,
 		after:  "no limiter, until a rate is set",
 	}.proves(t, got.last().Sub(back))
