@@ -246,9 +246,8 @@ func sharedCells(row *Row) []string {
 		byJava = percent(share)
 	}
 	return []string{
-		thousands(
-			int64(row.median(perSecond)),
-		), percent(row.median(deniedShare)), percent(row.median(used)), percent(row.median(largestWindow)), byJava,
+		thousands(int64(row.median(perSecond))), percent(row.median(deniedShare)), percent(row.median(used)),
+		percent(row.median(largestWindow)), byJava,
 		quantity(row.median(p50)), quantity(row.median(p99)), quantity(row.median(perPermit)),
 	}
 }
@@ -257,9 +256,8 @@ func namesDetail(rows []*Row) grid {
 	g := grid{head: []string{"", "names/s", "commands/name", "kept", "goroutines"}}
 	g.fill(rows, func(row *Row) []string {
 		return []string{
-			thousands(
-				int64(row.median(perSecond)),
-			), quantity(row.median(perPermit)), size10(row.median(kept)), quantity(row.median(goroutines)),
+			thousands(int64(row.median(perSecond))), quantity(row.median(perPermit)), size10(row.median(kept)),
+			quantity(row.median(goroutines)),
 		}
 	})
 	return g
@@ -371,9 +369,8 @@ func waitingOverview(r *Report) grid {
 
 func waitingCells(row *Row) []string {
 	return []string{
-		thousands(
-			int64(row.median(commands)),
-		), quantity(row.median(seconds)) + " s", fmt.Sprintf("%.3f", row.median(overIdeal)),
+		thousands(int64(row.median(commands))), quantity(row.median(seconds)) + " s",
+		fmt.Sprintf("%.3f", row.median(overIdeal)),
 	}
 }
 
@@ -404,9 +401,8 @@ func memoryOverview(r *Report) grid {
 
 func memoryCells(row *Row) []string {
 	return []string{
-		thousands(
-			int64(row.median(records)),
-		), size10(row.median(setBytes)), duration(row.median(longest)), duration(row.median(slowest)),
+		thousands(int64(row.median(records))), size10(row.median(setBytes)), duration(row.median(longest)),
+		duration(row.median(slowest)),
 	}
 }
 

@@ -64,12 +64,10 @@ func request(c fiber.Ctx) *http.Request {
 		u = &url.URL{Path: string(from.URI().PathOriginal())}
 	}
 	r := &http.Request{
-		Method: string(
-			from.Method(),
-		), URL: u, RequestURI: target, Host: string(from.Host()), Header: http.Header{}, Body: http.NoBody,
-		ContentLength: int64(
-			from.Request.Header.ContentLength(),
-		), RemoteAddr: from.RemoteAddr().String(), TLS: from.TLSConnectionState(),
+		Method: string(from.Method()), URL: u, RequestURI: target, Host: string(from.Host()), Header: http.Header{},
+		Body:          http.NoBody,
+		ContentLength: int64(from.Request.Header.ContentLength()), RemoteAddr: from.RemoteAddr().String(),
+		TLS:   from.TLSConnectionState(),
 		Proto: string(from.Request.Header.Protocol()), Pattern: c.FullPath(),
 	}
 	if from.Request.Header.ContentLength() == -2 { // fasthttp: no field Content-Length; -1: chunks

@@ -97,6 +97,11 @@ type releaser interface {
 	Release(ctx context.Context, n int64) (int64, error)
 }
 
+// A peeker is a limiter that tells what it would answer, and takes nothing.
+type peeker interface {
+	Peek(ctx context.Context, n int64) (rratelimiter.Result, error)
+}
+
 // allow checks one limit. The answer has the way to give back the granted permits.
 func (p *Policy) allow(ctx context.Context, c Claim) (Answer, error) {
 	var r rratelimiter.Result

@@ -74,9 +74,7 @@ func Per(
 // nil. It makes no call to Redis. It knows the limiters of packages rratelimiter and classic, and
 // others that have a method Peek.
 func (c Claim) Err() error {
-	l, peeks := c.Limiter.(interface {
-		Peek(ctx context.Context, n int64) (rratelimiter.Result, error)
-	})
+	l, peeks := c.Limiter.(peeker)
 	if !peeks || c.empty() {
 		return nil
 	}

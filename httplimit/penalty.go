@@ -118,9 +118,7 @@ func (c Claim) decidesLocally() bool {
 // wait returns the time until the limit of a penalized claim has its permits. left is what remains
 // of the penalty.
 func (p *Policy) wait(ctx context.Context, c Claim, left time.Duration) time.Duration {
-	l, can := c.Limiter.(interface {
-		Peek(ctx context.Context, n int64) (rratelimiter.Result, error)
-	})
+	l, can := c.Limiter.(peeker)
 	if free := c.penalty.lasts(left); !can || c.Permits <= free {
 		return 0
 	}

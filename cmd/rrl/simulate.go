@@ -23,10 +23,7 @@ memory of its keys in Redis, and the calls and commands for each permit.
 
 Built-in traces, each with its own limit:
 ` + simulate.Traces() + `
-Patterns, which --rate, --for and --load shape: ` + strings.Join(
-			simulate.Patterns(),
-			", ",
-		) + `.
+Patterns, which --rate, --for and --load shape: ` + strings.Join(simulate.Patterns(), ", ") + `.
 
 Any other trace is a file, or - for standard input: a log or CSV with a timestamp at the beginning of each line, or in
 brackets as web servers write it. Its limit is --rate.

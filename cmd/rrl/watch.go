@@ -109,9 +109,8 @@ type jsonSecond struct {
 
 func secondOf(v feed.Sight, at int64) jsonSecond {
 	j := jsonSecond{
-		JSONName: render.NameOf(
-			v.Name,
-		), Client: v.Client, At: time.Unix(at+1, 0).UTC(), Fault: v.Fault, Available: v.Free, Used: v.Used,
+		JSONName: render.NameOf(v.Name), Client: v.Client, At: time.Unix(at+1, 0).UTC(), Fault: v.Fault, Available: v.Free,
+		Used:        v.Used,
 		LiveRecords: v.Records, GrantedBy: map[string]int64{}, TTLMs: v.TTL.Milliseconds(), Consistent: v.Consistent,
 		Partial: v.Partial,
 	}

@@ -21,8 +21,6 @@ package differential
 
 import (
 	"flag"
-	"fmt"
-	"os"
 	"strconv"
 	"testing"
 
@@ -35,21 +33,6 @@ var steps = flag.Int("steps", 20_000, "how many steps the differential test comp
 const perCheck = 40
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	given := map[string]bool{}
-	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	for name, value := range map[string]string{
-		"rapid.seed":       "1",
-		"rapid.steps":      strconv.Itoa(perCheck),
-		"rapid.nofailfile": "true",
-	} {
-		if given[name] {
-			continue
-		}
-		if err := flag.Set(name, value); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(2)
-		}
-	}
+	redistest.Drawing(map[string]string{"rapid.steps": strconv.Itoa(perCheck)})
 	redistest.Main(m)
 }

@@ -164,9 +164,8 @@ func (r *AllowAll) Reply(a *script.Attempts, reply []int64) (g Reply, failed int
 		f := reply[header+i*figures:][:figures]
 		*g.Of(i) = Member{
 			Now: f[0], Rate: f[1], Interval: Millis(f[2]), Free: f[3], Notes: Notes(f[5]), ResetAfter: Micros(f[6]),
-			NextAfter: nextAfter(
-				f[4], Micros(f[6]),
-			), At: r.Parts[i].Dated(f[0], f[2], false), Origin: f[7], Together: Micros(f[8]),
+			NextAfter: nextAfter(f[4], Micros(f[6])), At: r.Parts[i].Dated(f[0], f[2], false), Origin: f[7],
+			Together: Micros(f[8]),
 		}
 		if m := &r.Parts[i]; m.ServerTime {
 			m.served.Store(f[0] - serverSlack)

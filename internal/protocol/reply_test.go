@@ -381,9 +381,8 @@ func TestSurveyReplies(t *testing.T) {
 		"hash", int64(-1), "string", int64(0), "none", int64(-2),
 	})
 	want := Stored{
-		At: time.UnixMicro(
-			1_700_000_000_000_042,
-		), Fields: map[string]string{"rate": "10", "type": "1"}, Own: true, Value: "7", Records: 3,
+		At: time.UnixMicro(1_700_000_000_000_042), Fields: map[string]string{"rate": "10", "type": "1"}, Own: true,
+		Value: "7", Records: 3,
 		Page: []StoredRecord{{"m2", 2.5}, {"m1", math.Inf(-1)}},
 		Keys: [3]StoredKey{{Type: "hash"}, {Type: "string", TTL: time.Millisecond}, {Type: "none"}},
 	}

@@ -82,10 +82,9 @@ func newTLS(tb testing.TB) *TLS {
 	}
 	now := time.Now()
 	authority := &x509.Certificate{
-		SerialNumber: big.NewInt(
-			1,
-		), Subject: pkix.Name{CommonName: "redistest authority", Organization: []string{"redistest"}},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour),
+		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: "redistest authority", Organization: []string{"redistest"}},
+		NotBefore:    now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}
 	owner := &x509.Certificate{

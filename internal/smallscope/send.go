@@ -15,9 +15,8 @@ import (
 func (s *search) sendBack(w *world, i int, back lease.Back) {
 	id := s.id(i, w.clients[i].life)
 	request := protocol.Release{
-		Now: s.argument(
-			w, i,
-		), Permits: back.Permits, Granted: back.At, Own: record.NewIdentity(id).Origin(record.Redisson317),
+		Now: s.argument(w, i), Permits: back.Permits, Granted: back.At,
+		Own: record.NewIdentity(id).Origin(record.Redisson317),
 	}
 	s.post(w, i, message{command: s.command(s.Release.SHA, keysOf(id), request.Args()), what: givesBack, back: back})
 }

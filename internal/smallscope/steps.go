@@ -76,9 +76,8 @@ func (s *search) exit(w *world, i int) error {
 	c, m := w.clients[i], s.moment(w, i)
 	for c.queue.Due(m) {
 		call := call{
-			Batch: new(
-				schedule.Batch,
-			), ids: c.ids, recent: c.recent, served: c.served, ticket: c.ledger.Ticket(), first: w.at, setFirst: c.set,
+			Batch: new(schedule.Batch), ids: c.ids, recent: c.recent, served: c.served, ticket: c.ledger.Ticket(), first: w.at,
+			setFirst: c.set,
 		}
 		for _, other := range c.callers {
 			if other.Kind == schedule.Wait && !other.InFlight() && other.N <= s.Rate {

@@ -134,9 +134,8 @@ func (r recording) draw() ([]byte, error) {
 	percent := int(math.Round(100 * float64(inGo) / float64(inGo+inJava)))
 	var b bytes.Buffer
 	err := picture.Execute(&b, map[string]any{
-		"Go": area(
-			zero, ofGo,
-		), "Java": area(ofGo, ofBoth), "Bars": bars, "Seconds": seconds, "Permits": permits, "Most": most,
+		"Go": area(zero, ofGo), "Java": area(ofGo, ofBoth), "Bars": bars, "Seconds": seconds, "Permits": permits,
+		"Most": most,
 		"InGo": percent, "InJava": 100 - percent,
 	})
 	return b.Bytes(), err

@@ -361,9 +361,8 @@ func TestHandlesWithOtherOptionsShareTheLimit(t *testing.T) {
 		rig.MustSet(t, client.RateLimiter("l"), rratelimiter.PerMinute(10))
 		other := rratelimiter.NewClient(server.Client(), rig.Patient)
 		handles := []*rratelimiter.Limiter{
-			client.RateLimiter(
-				"l",
-			), client.RateLimiter("l", rratelimiter.WithRecordPerRequest()), client.RateLimiter("l", rratelimiter.WithServerTime()),
+			client.RateLimiter("l"), client.RateLimiter("l", rratelimiter.WithRecordPerRequest()),
+			client.RateLimiter("l", rratelimiter.WithServerTime()),
 			client.RateLimiter("l", rratelimiter.WithRecordFormat(rratelimiter.Redisson321)),
 			client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(5))),
 			other.RateLimiter("l"), other.RateLimiter("l", rratelimiter.WithRecordFormat(rratelimiter.Redisson313)),

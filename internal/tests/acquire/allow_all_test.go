@@ -32,9 +32,8 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 		granted := r.Now()
 		results, err := r.Client.AllowAll(ctx, 4, a, b, c)
 		want := []rratelimiter.Result{
-			result(
-				true, 10, 6, 0, time.Minute, time.Minute,
-			), result(true, 6, 2, 0, time.Minute, time.Minute), result(true, 5, 1, 0, time.Hour, time.Hour),
+			result(true, 10, 6, 0, time.Minute, time.Minute), result(true, 6, 2, 0, time.Minute, time.Minute),
+			result(true, 5, 1, 0, time.Hour, time.Hour),
 		}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)

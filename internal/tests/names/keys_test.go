@@ -142,9 +142,8 @@ func TestOddNamesWorkOnASingleServer(t *testing.T) {
 				t.Errorf("%q released %d, %v", name, released, err)
 			}
 			r.SameState(l, rratelimiter.State{
-				Rate: rratelimiter.PerMinute(
-					10,
-				), Available: 3, Used: 7, Records: 2, Oldest: r.Now(), Newest: r.Now(), Consistent: true,
+				Rate: rratelimiter.PerMinute(10), Available: 3, Used: 7, Records: 2, Oldest: r.Now(), Newest: r.Now(),
+				Consistent: true,
 			})
 			if err := l.Rename(t.Context(), name+"renamed"); err != nil {
 				t.Errorf("renaming %q: %v", name, err)

@@ -16,11 +16,9 @@
 package options
 
 import (
-	"flag"
-	"fmt"
-	"os"
 	"testing"
 
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
@@ -28,21 +26,6 @@ import (
 const checks = "200"
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	given := map[string]bool{}
-	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	for name, value := range map[string]string{
-		"rapid.seed":       "1",
-		"rapid.checks":     checks,
-		"rapid.nofailfile": "true",
-	} {
-		if given[name] {
-			continue
-		}
-		if err := flag.Set(name, value); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(2)
-		}
-	}
+	redistest.Drawing(map[string]string{"rapid.checks": checks})
 	rig.Main(m)
 }

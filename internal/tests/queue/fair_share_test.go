@@ -141,9 +141,8 @@ func TestRedissonGetsPermitsAtAnyPhase(t *testing.T) {
 		t.Run(fmt.Sprint(phase), func(t *testing.T) {
 			t.Parallel()
 			m := meeting{
-				rate: rratelimiter.PerSecond(
-					20,
-				), gos: 1, threads: 4, n: 1, tick: 100 * ms, phase: time.Duration(phase) * ms, seed: uint64(phase),
+				rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, phase: time.Duration(phase) * ms,
+				seed: uint64(phase),
 			}
 			if java, gos := m.run(t, 7*time.Second); java < 0.2 || gos < 0.3 || java+gos < 0.95 {
 				t.Errorf("of what the rate allows Redisson had %.1f %%, Go %.1f %%", 100*java, 100*gos)

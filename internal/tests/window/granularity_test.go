@@ -170,9 +170,8 @@ func TestGranularityJoinsOnlyOwnRecords(t *testing.T) {
 			end := r.Millis() + 47
 			own := r.Prefix(format)
 			foreign := []string{
-				rig.MemberOf(
-					"12345678", 5,
-				), "\x10" + strings.Repeat("j", 16) + "\x02\x00\x00\x00", "\xf4\x1e\x87\x5c\x02\x00\x00\x00",
+				rig.MemberOf("12345678", 5), "\x10" + strings.Repeat("j", 16) + "\x02\x00\x00\x00",
+				"\xf4\x1e\x87\x5c\x02\x00\x00\x00",
 				"", "abc", own[:len(own)-2] + "\x03\x00\x00\x00", own + "\x00\x01\x00\x00\x00", strings.Repeat("\x00", len(own)+4),
 			}
 			r.AddRecords(l, end, foreign...)

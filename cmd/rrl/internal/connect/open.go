@@ -71,10 +71,9 @@ func Open(ctx context.Context, f Flags) (*Server, error) {
 	address := cmp.Or(f.Address, "redis://localhost:6379")
 	a := access{
 		from: cmp.Or(f.From, byFlag),
-		user: os.Getenv(
-			"RRL_USER",
-		), password: os.Getenv("RRL_PASSWORD"), sentinelPassword: os.Getenv("RRL_SENTINEL_PASSWORD"),
-		tls: config, timeout: f.Timeout, errs: f.Errs,
+		user: os.Getenv("RRL_USER"), password: os.Getenv("RRL_PASSWORD"),
+		sentinelPassword: os.Getenv("RRL_SENTINEL_PASSWORD"),
+		tls:              config, timeout: f.Timeout, errs: f.Errs,
 	}
 	if a.password == "" {
 		a.password = os.Getenv("REDISCLI_AUTH")

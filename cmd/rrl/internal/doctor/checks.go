@@ -97,9 +97,8 @@ func judge(v *survey.Survey) (all []Finding) {
 			Warning,
 			"state-expires",
 			"the keys with its grants have a TTL, its configuration has none: Redis may remove grants that still count",
-			"find the program that sets the TTL of "+render.Printable(v.Keys[1].Name)+" or "+render.Printable(
-				v.Keys[2].Name,
-			)+"; redis-cli PERSIST removes it",
+			"find the program that sets the TTL of "+render.Printable(v.Keys[1].Name)+" or "+
+				render.Printable(v.Keys[2].Name)+"; redis-cli PERSIST removes it",
 		)
 	}
 	if records := v.Live.Records + v.Expired.Records; records > confirmable {
@@ -117,10 +116,8 @@ func mortal(v *survey.Survey) []Finding {
 	}
 	keep := max(v.Rate.Interval, time.Hour)
 	return []Finding{{Severity: Note, Code: "expires", Name: v.Name, About: true,
-		Text: "it has a TTL (" + render.Lasting(
-			v.Keys[0].TTL,
-		) + ") and no keep-alive: unless a program renews the TTL, it ends while " +
-			"the limiter is used, and grants that still count are forgotten",
+		Text: "it has a TTL (" + render.Lasting(v.Keys[0].TTL) + ") and no keep-alive: " +
+			"unless a program renews the TTL, it ends while the limiter is used, and grants that still count are forgotten",
 		Advice: "rrl set " + render.ShellName(v.Name) + " " + rateArgument(v.Rate) + " --keep-alive " + span.Text(keep) +
 			", if no Redisson before 3.38.0 uses it"}}
 }
@@ -155,9 +152,8 @@ func adding(v *survey.Survey, would rratelimiter.Repaired) Finding {
 		f.Text = WrongSum(v) + ": these permits are lost until it is repaired"
 	default:
 		f.Severity, f.Code = Warning, "permits-gained"
-		f.Text = WrongSum(
-			v,
-		) + ": if Redisson has released permits, this is intended until the records expire; otherwise more than the rate is granted"
+		f.Text = WrongSum(v) + ": if Redisson has released permits, this is intended until the records expire; " +
+			"otherwise more than the rate is granted"
 		if Harm(would, v) == "" {
 			f.Advice = "if no Java service calls release: " + f.Advice
 		}

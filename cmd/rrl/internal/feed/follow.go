@@ -70,9 +70,8 @@ func (f *Followed) look(ctx context.Context, s *connect.Server) {
 	}
 	if err == nil || errors.Is(err, ErrWhose) {
 		since := look.At.Add(-Length)
-		f.known.Look, f.known.Frees, f.known.Seconds, f.known.Seen = look, f.feed.Frees(since), f.feed.Seconds(
-			since,
-		), f.feed.Seen()
+		f.known.Look, f.known.Seen = look, f.feed.Seen()
+		f.known.Frees, f.known.Seconds = f.feed.Frees(since), f.feed.Seconds(since)
 	}
 }
 

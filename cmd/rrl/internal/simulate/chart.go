@@ -28,9 +28,8 @@ func (o outcome) figures() []string {
 		return append([]string{"not for this rate"}, make([]string, len(narrow)-1)...)
 	}
 	return []string{
-		render.Thousands(
-			o.Granted,
-		), render.Thousands(o.Largest), render.Wait(rounded(o.MeanWait)), render.Wait(rounded(o.MaxWait)),
+		render.Thousands(o.Granted), render.Thousands(o.Largest), render.Wait(rounded(o.MeanWait)),
+		render.Wait(rounded(o.MaxWait)),
 		render.Thousands(o.Memory), ratio(o.Calls), ratio(o.Commands),
 	}
 }
