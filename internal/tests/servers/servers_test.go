@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/proof"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
@@ -75,6 +76,9 @@ func TestServersThatAreClaimedAreTested(t *testing.T) {
 		t.Logf("the first server is %s", here)
 		delete(ran, here)
 		delete(claimed, first)
+	}
+	if !proof.Asked() { // then Each leaves out the oldest release
+		delete(claimed, redistest.Redis62.Name+" by RESP2")
 	}
 	check, err := os.ReadFile("../../../scripts/check")
 	if err != nil {
