@@ -88,7 +88,9 @@ type Client struct {
 // Calls for many limiters share pipelines. On a cluster, each node is called through its own
 // go-redis client, so a node that hangs delays only the limiters on this node. Hooks of the
 // redis.ClusterClient do not see most of these calls: add hooks with redis.ClusterClient.OnNewNode,
-// as the tracing and metrics of go-redis do.
+// as the tracing and metrics of go-redis do. Add the hooks of a redis.Client before NewClient,
+// which adds one of its own: later ones are not called for the calls of a goroutine that is the
+// only one that asks (see [Limiter]).
 func NewClient(rdb Redis, opts ...Option) *Client {
 	c := &Client{}
 	config := dispatch.Config{Redis: rdb, ID: uuid.NewString(), CallTimeout: time.Second}
@@ -169,9 +171,9 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 // If a goroutine is the only one that asks, and a single Redis server answers it within 2.5 ms as a
 // rule, it makes its call itself, for at most 20 ms: it may notice so late that its context was
 // cancelled. A hook of the redis client that panics then does so in that goroutine, and one that
-// takes long blocks it. For these calls NewClient adds a hook to the redis client. Other goroutines
-// make all calls if other hooks are added later, if the redis client has no deadlines, OnConnect or
-// a provider of credentials, with go-redis before 9.22, and with a call timeout below 20 ms.
+// takes long blocks it; one that was added after [NewClient] is not called. Other goroutines make
+// all calls if the redis client has no deadlines, OnConnect or a provider of credentials, and with
+// a call timeout below 20 ms.
 //
 // Waiting callers are served in order if they use one Client and Limiters with the same name and
 // the same options. A request that does not wait is not served before them. Callers of

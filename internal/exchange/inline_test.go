@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,7 +16,6 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
 )
 
@@ -157,7 +157,7 @@ func TestSlowRepliesCostFewConnections(t *testing.T) {
 			}
 			n.slow.Store(int64(100 * ms))
 		}
-		if dials := n.dials.Load() - before; pipeline.CanInline() && dials < 3 || dials > 14 {
+		if dials := n.dials.Load() - before; dials < 3 || dials > 14 {
 			t.Errorf("%d connections in a minute", dials)
 		}
 	})
@@ -255,9 +255,6 @@ func TestContextsThatEndDuringACall(t *testing.T) {
 // A hook that panics does so in the caller's goroutine. If that recovers, the next call is made as
 // ever. Without inline runs, it would end the process.
 func TestAHookThatPanics(t *testing.T) {
-	if !pipeline.CanInline() {
-		return
-	}
 	whileNear(t, func(t *testing.T, n *near) {
 		for range 3 {
 			n.panics.Store(true)
@@ -335,7 +332,7 @@ func TestASlowNewConnectionIsGivenUp(t *testing.T) {
 	})
 }
 
-// A hook that is added later sees all calls, too.
+// A hook that is added after NewClient sees all calls but the inline ones.
 func TestAHookThatIsAddedLater(t *testing.T) {
 	whileNear(t, func(t *testing.T, n *near) {
 		later := &near{}
@@ -344,8 +341,11 @@ func TestAHookThatIsAddedLater(t *testing.T) {
 		for range 10 {
 			n.take(t)
 		}
-		if first, last := n.seen.Load()-before, later.seen.Load(); first != 10 || last != 10 {
-			t.Errorf("of 10 calls, the first hook has seen %d and the last one %d", first, last)
+		if first, last := n.seen.Load()-before, later.seen.Load(); first != 10 || last != 0 {
+			t.Errorf("of 10 inline calls, the first hook has seen %d and the last one %d", first, last)
+		}
+		if state, err := n.limiter.State(t.Context()); err != nil || later.seen.Load() == 0 {
+			t.Errorf("the last one has seen no command of State: %+v, %v", state, err)
 		}
 	})
 }
@@ -360,10 +360,43 @@ func TestClientsThatShareARedisClient(t *testing.T) {
 		}
 		n.slow.Store(int64(100 * ms))
 		before := n.dials.Load()
-		if n.take(t); (n.dials.Load() > before) != pipeline.CanInline() {
-			t.Error("the call is not inline, or it is though that cannot be")
+		if n.take(t); n.dials.Load() == before {
+			t.Error("the call is not inline")
 		}
 	})
+}
+
+// All clients on a Redis client share one hook.
+func TestManyClientsAddOneHook(t *testing.T) {
+	whileNear(t, func(t *testing.T, n *near) {
+		for range 100 {
+			rratelimiter.NewClient(n.rdb)
+		}
+		depth := 0
+		n.rdb.AddHook(&depthHook{&depth})
+		if err := n.rdb.Get(t.Context(), "other").Err(); err != redis.Nil {
+			t.Fatal(err)
+		}
+		if depth > 100 {
+			t.Errorf("%d calls deep", depth)
+		}
+	})
+}
+
+// A depthHook notes how many calls are on the stack when a command reaches it.
+type depthHook struct{ depth *int }
+
+func (h *depthHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *depthHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		*h.depth = runtime.Callers(0, make([]uintptr, 1000))
+		return next(ctx, cmd)
+	}
+}
+
+func (h *depthHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // Requests that come during a call are served by the next one, together.

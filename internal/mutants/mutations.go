@@ -853,13 +853,8 @@ var mutations = []mutation{
 		old: "p.usual <= near", new: "true"},
 	{file: "internal/exchange/pipeline/inline.go", why: "each slow reply costs a connection",
 		old: "in.paused = now.Add(inlinePause)", new: "in.paused = now"},
-	{
-		file: "internal/exchange/pipeline/inline.go",
-		why:  "an inline run skips the hooks that were added after the client was made", old: "		d.skips.Store(true)\n",
-		new: "",
-	},
-	{file: "internal/exchange/pipeline/inline.go", why: "the second client on a Redis client makes no inline calls",
-		old: "		return known.(weak.Pointer[detour]).Value()\n", new: "		client.AddHook(d)\n		return known.(weak.Pointer[detour]).Value()\n"},
+	{file: "internal/exchange/pipeline/inline.go", why: "each client on a Redis client adds a hook",
+		old: "	if _, has := detours.LoadOrStore(key, true); has {", new: "	if false {"},
 	{file: "internal/exchange/pipeline/inline.go", why: "an inline run waits as long for a reply as any other",
 		old: "is && b.cmd == cmd {", new: "is && b.cmd == nil {"},
 	{
@@ -869,7 +864,7 @@ var mutations = []mutation{
 	{
 		file: "internal/exchange/pipeline/inline.go",
 		why:  "each step of a new connection of an inline run takes as long as the run may",
-		old:  "	copy.Options().ContextTimeoutEnabled = true // each step of a command ends with its context\n",
+		old:  "	p.inliner.copy.Options().ContextTimeoutEnabled = true // each step of a command ends with its context\n",
 		new:  "",
 	},
 	{file: "internal/exchange/pipeline/inline.go", why: "runs on connections without deadlines are inline",

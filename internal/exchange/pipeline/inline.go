@@ -2,11 +2,8 @@ package pipeline
 
 import (
 	"context"
-	"fmt"
-	"reflect"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 	"weak"
 
@@ -27,39 +24,32 @@ const (
 
 // An inliner is what a pipeline knows about inline runs.
 type inliner struct {
-	detour *detour       // of the node's client; nil: no run is inline
-	copy   *redis.Client // of that client: ends a command with its context; it has no hooks
-	timed  int           // runs, at most timedRuns
-	paused time.Time     // there is no inline run before
+	// a copy of the node's client, which shares its connections: it ends a command with its context.
+	// It has no hooks. nil: no run is inline
+	copy   *redis.Client
+	timed  int       // runs, at most timedRuns
+	paused time.Time // there is no inline run before
 }
-
-// CanInline reports whether there can be inline runs. They need a hook, and go-redis before 9.22
-// lets nobody add one to a client that is in use.
-var CanInline = sync.OnceValue(func() bool {
-	var major, minor int
-	_, err := fmt.Sscanf(redis.Version(), "%d.%d.", &major, &minor)
-	return err == nil && (major > 9 || major == 9 && minor >= 22)
-})
 
 // AllowInline lets runs be inline. It adds a hook to the Redis client, which must be that of the
 // only node. It does nothing if a command of that client may take longer than its context allows:
 // if the connections have no deadlines, or if a new connection calls other code.
 func (p *Pipeline) AllowInline(node *redis.Client) {
 	o := node.Options()
-	if !CanInline() || p.timeout < ShortestStall || o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.OnConnect != nil ||
+	if p.timeout < ShortestStall || o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.OnConnect != nil ||
 		o.CredentialsProvider != nil || o.CredentialsProviderContext != nil || o.StreamingCredentialsProvider != nil {
 		return
 	}
-	copy := node.WithTimeout(ShortestStall)
-	copy.Options().ContextTimeoutEnabled = true // each step of a command ends with its context
-	p.inliner.detour, p.inliner.copy = detourOf(node), copy
+	addDetour(node)
+	p.inliner.copy = node.WithTimeout(ShortestStall)
+	p.inliner.copy.Options().ContextTimeoutEnabled = true // each step of a command ends with its context
 }
 
 // lockedInline reports whether a batch that is about to be added may have an inline run: the
 // pipeline does nothing else, and its node is near.
 func (p *Pipeline) lockedInline() bool {
 	in := &p.inliner
-	return in.detour != nil && !in.detour.skips.Load() && p.inFlight+p.stalled+len(p.waiting) == 0 &&
+	return in.copy != nil && p.inFlight+p.stalled+len(p.waiting) == 0 &&
 		in.timed == timedRuns && p.usual <= near && !time.Now().Before(in.paused)
 }
 
@@ -83,7 +73,6 @@ type inlineBound struct {
 	*bound
 	cmd      redis.Cmder
 	deadline time.Time // when the run stalls
-	detour   *detour
 	copy     *redis.Client
 }
 
@@ -91,7 +80,7 @@ func (b *inlineBound) Deadline() (time.Time, bool) { return b.deadline, true }
 
 // Value tells the detour of the command.
 func (b *inlineBound) Value(key any) any {
-	if key == any(b.detour) {
+	if key == any(detour{}) {
 		return b
 	}
 	return nil
@@ -102,45 +91,38 @@ func (t *Run) context() context.Context {
 	if !t.inline {
 		return t.bound
 	}
-	in := &t.pipeline.inliner
-	return &inlineBound{t.bound, t.cmds[0], t.started.Add(min(t.stall, ShortestStall)), in.detour, in.copy}
+	return &inlineBound{t.bound, t.cmds[0], t.started.Add(min(t.stall, ShortestStall)), t.pipeline.inliner.copy}
 }
 
-// A detour is the last hook of a Redis client. It sends the commands of inline runs through a copy
-// of the client that has no hooks: all others were called before.
-type detour struct {
-	end   atomic.Uintptr // the code that followed the detour when it was added: it sends commands
-	skips atomic.Bool    // another hook was added later, which an inline run would not call
-}
+// A detour is a hook of a Redis client. It sends the commands of inline runs through the copy of
+// the client. The hooks that were added before it are called for them, later ones are not: go-redis
+// does not give a copy the hooks of its client.
+type detour struct{}
 
-// detours holds the detour of each Redis client, as a weak.Pointer by a weak.Pointer.
+// detours holds the Redis clients that have a detour, as weak pointers.
 var detours sync.Map
 
-// detourOf returns the detour of a Redis client, which gets one if it has none.
-func detourOf(client *redis.Client) *detour {
-	key, d := weak.Make(client), &detour{}
-	if known, has := detours.LoadOrStore(key, weak.Make(d)); has {
-		return known.(weak.Pointer[detour]).Value()
+// addDetour adds a detour to a Redis client, unless it has one.
+func addDetour(client *redis.Client) {
+	key := weak.Make(client)
+	if _, has := detours.LoadOrStore(key, true); has {
+		return
 	}
-	client.AddHook(d)
+	client.AddHook(detour{})
 	runtime.AddCleanup(client, func(key weak.Pointer[redis.Client]) { detours.Delete(key) }, key)
-	return d
 }
 
-func (d *detour) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	if after := reflect.ValueOf(next).Pointer(); !d.end.CompareAndSwap(0, after) && d.end.Load() != after {
-		d.skips.Store(true)
-	}
+func (detour) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if b, is := ctx.Value(d).(*inlineBound); is && b.cmd == cmd {
+		if b, is := ctx.Value(detour{}).(*inlineBound); is && b.cmd == cmd {
 			return b.copy.Process(ctx, cmd)
 		}
 		return next(ctx, cmd)
 	}
 }
 
-func (d *detour) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (detour) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (d *detour) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (detour) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }

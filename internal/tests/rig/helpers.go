@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"net"
-	"reflect"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -37,20 +36,15 @@ func (c *HandClock) Now() time.Time { return time.Unix(0, c.ns.Load()) }
 // Advance moves the clock forward.
 func (c *HandClock) Advance(d time.Duration) { c.ns.Add(int64(d)) }
 
-// AutoPipelined returns an AutoPipeliner over a client. With a go-redis before 9.22, which has
-// none, it returns the client itself. By reflection, because the oldest go-redis must compile it,
-// too.
-func AutoPipelined(t *testing.T, rdb redis.UniversalClient) redis.UniversalClient {
+// AutoPipelined returns an AutoPipeliner over a client.
+func AutoPipelined(t *testing.T, rdb interface {
+	AutoPipeline() (*redis.AutoPipeliner, error)
+}) redis.UniversalClient {
 	t.Helper()
-	method := reflect.ValueOf(rdb).MethodByName("AutoPipeline")
-	if !method.IsValid() {
-		return rdb
-	}
-	made := method.Call(nil)
-	if err, failed := made[1].Interface().(error); failed {
+	pipelined, err := rdb.AutoPipeline()
+	if err != nil {
 		t.Fatal(err)
 	}
-	pipelined := made[0].Interface().(redis.UniversalClient)
 	t.Cleanup(func() { _ = pipelined.Close() })
 	return pipelined
 }
