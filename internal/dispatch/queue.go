@@ -121,7 +121,7 @@ func (q *queue) idle() bool { return q.schedule.Idle() && q.ledger.Idle() }
 
 // setTimer sets the timer to when the schedule wakes.
 func (q *queue) setTimer(m schedule.Moment) {
-	at := q.schedule.Wake()
+	at, _ := q.schedule.Wake()
 	if at.Equal(q.timerAt) {
 		return
 	}

@@ -183,7 +183,8 @@ func (q *Queue) Fill(m Moment, b *Batch, wish func(lease.Draft) int64) bool {
 			return false
 		}
 		q.inFlight = b
-		q.pacer.wake, q.pacer.hurry = Moment{}, false // the reply says when the next call is due
+		q.pacer.hurry = false
+		q.pacer.unset() // the reply says when the next call is due
 	}
 	q.batches++
 	b.state.To(BatchSent)

@@ -64,14 +64,14 @@ func (q *Queue) lastCalls(before time.Time) iter.Seq2[*Request, time.Time] {
 	}
 }
 
-// soonest returns the given time, or that of an earlier last call.
-func (q *Queue) soonest(at time.Time) time.Time {
+// soonest returns the given time and cause, or those of an earlier last call.
+func (q *Queue) soonest(at time.Time, cause Cause) (time.Time, Cause) {
 	for _, last := range q.lastCalls(at) {
 		if last.Before(at) {
-			at = last
+			at, cause = last, LastCall
 		}
 	}
-	return at
+	return at, cause
 }
 
 // lastDue returns the last waiting request whose last call is due, or will be before a call made
@@ -101,7 +101,7 @@ func (q *Queue) hurry(m Moment) {
 		return
 	}
 	p.hurry, p.walkedAt = false, m.Mono
-	if at := q.soonest(p.wake.Clock); at.Before(p.wake.Clock) {
-		p.set(m, at.Sub(m.Clock))
+	if at, cause := q.soonest(p.wake.Clock, p.cause); at.Before(p.wake.Clock) {
+		p.set(m, at.Sub(m.Clock), cause)
 	}
 }

@@ -100,7 +100,8 @@ func TestLastCallsOfAQueue(t *testing.T) {
 		for r := range q.lastCalls(start.Add(c.before)) {
 			last = append(last, slices.Index(all, r))
 		}
-		if soonest := q.soonest(start.Add(time.Second)).Sub(start); !slices.Equal(last, c.last) || soonest != c.soonest {
+		soonest, _ := q.soonest(start.Add(time.Second), Poll)
+		if soonest := soonest.Sub(start); !slices.Equal(last, c.last) || soonest != c.soonest {
 			t.Errorf("%s: last calls of %v, the soonest at %v; expected %v, %v", c.name, last, soonest, c.last, c.soonest)
 		}
 	}
@@ -136,16 +137,17 @@ func TestCallersThatLeaveShareWalks(t *testing.T) {
 		callers = append(callers, leaving{n: 1})
 	}
 	q, all := newQueue(append(callers, leaving{n: 1, end: 100 * ms})...)
-	q.pacer.set(at(0), time.Hour)
+	q.pacer.set(at(0), time.Hour, Poll)
 	for _, r := range all[1 : len(all)-1] {
 		if q.Leave(r); q.Due(at(0)) {
 			t.Fatal("a batch is due")
 		}
 	}
-	if wake := q.Wake().Sub(start); wake != walkPause {
+	if wake, cause := q.Wake(); wake.Sub(start) != walkPause || cause != MayBeLast {
 		t.Errorf("the queue wakes after %v, expected %v", wake, walkPause)
 	}
-	if due, wake := q.Due(at(walkPause)), q.Wake().Sub(start); due || wake != 95*ms {
+	due := q.Due(at(walkPause))
+	if wake, cause := q.Wake(); due || wake.Sub(start) != 95*ms || cause != LastCall {
 		t.Errorf("a batch is due: %v; the queue wakes after %v, expected 95 ms", due, wake)
 	}
 	if !q.Due(at(95 * ms)) {

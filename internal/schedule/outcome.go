@@ -129,7 +129,8 @@ func (q *Queue) Reserved(m Moment, n int64, o Result, local bool) Result {
 			o.RetryAfter = time.Millisecond
 		}
 		if first != nil {
-			o.RetryAfter = max(o.RetryAfter, q.turn(m, first).Sub(m.Clock))
+			at, _ := q.turn(m, first)
+			o.RetryAfter = max(o.RetryAfter, at.Sub(m.Clock))
 		}
 	}
 	o.NextAfter = o.RetryAfter

@@ -34,12 +34,33 @@ const (
 	pollSlack = shortestPoll / 8
 )
 
+// A Cause says what a queue waits for.
+type Cause uint8
+
+const (
+	NextEvent   Cause = iota // nothing but the next event
+	PermitsFree              // the permits of the first waiting request are free
+	OurTurn                  // the fair share leaves free permits to other clients until then
+	LastCall                 // a caller leaves soon
+	Gathered                 // other permits, which are free shortly after those of the first request, are, too
+	Poll                     // a limiter may change without a signal
+	LingerOver               // callers that were just answered have had the time to ask again
+	NodeBack                 // the node of the limiter may be reached again
+	MayBeLast                // it is found out whether a last call is due earlier
+)
+
+var causeNames = [...]string{
+	"next event", "permits free", "our turn", "last call", "gathered", "poll", "linger over", "node back", "may be last",
+}
+
+func (c Cause) String() string { return causeNames[c] }
+
 // A pacer knows when the queue is due next if nothing happens until then.
 type pacer struct {
-	wake Moment // when that is; zero: never
-	// then the next batch is sent, or once this many requests queue; 0: the queue does not linger
+	wake  Moment // when that is; zero: never
+	cause Cause  // why then
+	// the queue lingers: the next batch is sent at wake, or once this many requests queue; 0: it does not
 	linger   int
-	polling  bool          // wake ends a poll
 	polls    int           // polls in a row that slept to their end, at most mostPolls
 	members  []member      // one for each limiter
 	took     time.Duration // smoothed time of a call; 0: no reply yet
@@ -63,23 +84,26 @@ func (p *pacer) yieldNothing() {
 }
 
 // set lets the queue be due after a wait.
-func (p *pacer) set(m Moment, wait time.Duration) {
-	p.polling = false
-	p.wake = Moment{Clock: m.Clock.Add(wait), Mono: m.Mono.Add(wait)}
+func (p *pacer) set(m Moment, wait time.Duration, cause Cause) {
+	p.wake, p.cause = Moment{Clock: m.Clock.Add(wait), Mono: m.Mono.Add(wait)}, cause
 }
+
+// unset lets the queue be due after the next event only.
+func (p *pacer) unset() { p.wake, p.cause = Moment{}, NextEvent }
 
 // stop ends the sleep of a queue without waiting requests. A linger goes on.
 func (p *pacer) stop() {
 	p.polls = 0
 	if p.linger == 0 {
-		p.wake = Moment{}
+		p.unset()
 	}
 }
 
 // endLinger ends a linger.
 func (p *pacer) endLinger() {
 	if p.linger > 0 {
-		p.linger, p.wake = 0, Moment{}
+		p.linger = 0
+		p.unset()
 	}
 }
 
@@ -91,31 +115,32 @@ func (p *pacer) measured(took time.Duration) {
 	p.took += (took - p.took) / 8
 }
 
-// Wake returns when Due is to be called again, by the monotonic clock; the zero time: after the
-// next event.
-func (q *Queue) Wake() time.Time {
+// Wake returns when Due is to be called again, by the monotonic clock, and why then. The zero time:
+// after the next event.
+func (q *Queue) Wake() (time.Time, Cause) {
 	at := q.pacer.wake.Mono
 	if walk := q.pacer.walkedAt.Add(walkPause); q.pacer.hurry && walk.Before(at) {
-		return walk
+		return walk, MayBeLast
 	}
-	return at
+	return at, q.pacer.cause
 }
 
 // awake notes that the time to wake has come: a call is due, unless that is better made a little
 // later.
 func (q *Queue) awake(m Moment) {
 	p := &q.pacer
-	p.wake = Moment{}
+	polled := p.cause == Poll
+	p.unset()
 	if q.line.length == 0 {
 		return
 	}
-	if p.polling {
+	if polled {
 		p.polls = min(p.polls+1, mostPolls)
 		p.yieldNothing() // until a time that may be far away if the clock has gone back
 	}
 	if r := q.line.ready; r != nil && q.line.length > 1 && !m.Clock.Before(r.free) {
-		if at := q.gather(r, m.Clock); m.Clock.Before(at) {
-			p.set(m, at.Sub(m.Clock))
+		if at, cause := q.gather(r, m.Clock, PermitsFree); m.Clock.Before(at) {
+			p.set(m, at.Sub(m.Clock), cause)
 			return
 		}
 	}
@@ -136,12 +161,12 @@ func (q *Queue) plan(m Moment, b *Batch, g *protocol.Reply, beaten bool) (sleeps
 	case q.inFlight != nil || p.linger > 0:
 	case g.Rate > 0 && !g.Local() && took >= q.settings.Linger && answered > 0 && (urgent || next == nil && answered > 1):
 		p.linger = answered + len(q.trying) + q.line.length
-		p.set(m, took/10)
+		p.set(m, took/10, LingerOver)
 	case urgent || next == nil:
 	case next.asked != b.number:
 		q.rest(m)
 	case g.Local():
-		p.set(m, min(max(next.free.Sub(m.Clock), 0), g.Retry))
+		p.set(m, min(max(next.free.Sub(m.Clock), 0), g.Retry), NodeBack)
 	default:
 		for i := range p.members {
 			p.members[i].share.Saw(q.settings.Identity, g.Of(i).Shared())
@@ -170,17 +195,18 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	}
 	p.polls = 0
 	next.together = since.Add(together).Sub(next.free)
-	at := q.turn(m, next)
+	at, cause := q.turn(m, next)
 	if beaten {
-		at = q.gather(next, at)
+		at, cause = q.gather(next, at, cause)
 	}
-	p.set(m, at.Sub(m.Clock))
+	p.set(m, at.Sub(m.Clock), cause)
 }
 
 // rest lets the queue be due when it may ask for its first request, which the last batch left out.
 func (q *Queue) rest(m Moment) {
-	if wait := q.turn(m, q.line.ready).Sub(m.Clock); !q.poll(m, wait) {
-		q.pacer.set(m, wait)
+	at, cause := q.turn(m, q.line.ready)
+	if wait := at.Sub(m.Clock); !q.poll(m, wait) {
+		q.pacer.set(m, wait, cause)
 	}
 }
 
@@ -196,14 +222,13 @@ func (q *Queue) poll(m Moment, wait time.Duration) bool {
 	if wait <= longest+pollSlack {
 		return false
 	}
-	q.pacer.set(m, longest-q.settings.Jitter(longest/10))
-	q.pacer.polling = true
+	q.pacer.set(m, longest-q.settings.Jitter(longest/10), Poll)
 	return true
 }
 
 // turn returns when this process may ask for a request: once its permits are free, and before
 // yieldUntil only as far as the fair share has room, or for the last call of a caller.
-func (q *Queue) turn(m Moment, r *Request) time.Time {
+func (q *Queue) turn(m Moment, r *Request) (time.Time, Cause) {
 	at := latest(m.Clock, r.free)
 	ready, yields := at, false
 	for i := range q.pacer.members {
@@ -212,17 +237,17 @@ func (q *Queue) turn(m Moment, r *Request) time.Time {
 		}
 	}
 	if yields {
-		return q.soonest(ready)
+		return q.soonest(ready, OurTurn)
 	}
-	return at
+	return at, PermitsFree
 }
 
 // gather returns when to ask for permits of a request and those that return shortly afterwards: at
 // the time given, or later. If several callers wait, here or in other processes, one call then
 // takes them all.
-func (q *Queue) gather(r *Request, at time.Time) time.Time {
+func (q *Queue) gather(r *Request, at time.Time, cause Cause) (time.Time, Cause) {
 	if together := r.free.Add(r.together); at.Before(together) {
-		return q.soonest(together)
+		return q.soonest(together, Gathered)
 	}
-	return at
+	return at, cause
 }

@@ -144,7 +144,7 @@ func (w *world) drive() {
 // decides on it later, or a time at which the queue wakes.
 func (w *world) check() {
 	q := w.q
-	if q.line.ready != nil && q.inFlight == nil && q.Wake().IsZero() {
+	if _, cause := q.Wake(); q.line.ready != nil && q.inFlight == nil && cause == NextEvent {
 		w.t.Fatalf("the first waiting request is forgotten\n%v", w.log)
 	}
 	if len(q.trying) > 0 && q.inFlight == nil && q.pacer.linger == 0 {
@@ -237,7 +237,7 @@ func (w *world) stall() {
 func (w *world) pass(d time.Duration) {
 	for end := w.m.Mono.Add(d); ; {
 		next, reply := end, -1
-		if wake := w.q.Wake(); !wake.IsZero() && wake.Before(next) {
+		if wake, _ := w.q.Wake(); !wake.IsZero() && wake.Before(next) {
 			next = wake
 		}
 		for i, f := range w.flying {

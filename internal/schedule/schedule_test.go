@@ -83,7 +83,8 @@ func (s *story) refuse(b *Batch, wait time.Duration) Facts {
 // wakes expects the queue to wake after some time from now; 0: never.
 func (s *story) wakes(after time.Duration) {
 	s.t.Helper()
-	due, got := s.q.Due(s.m), s.q.Wake()
+	due := s.q.Due(s.m)
+	got, _ := s.q.Wake()
 	switch {
 	case due:
 		s.t.Error("a batch is due")

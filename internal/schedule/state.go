@@ -124,7 +124,7 @@ func (q *Queue) AppendState(to []int64, m Moment, batches []*Batch, requests []*
 		s.batch(b)
 	}
 	p := &q.pacer
-	s.add(nanos(p.wake.Clock), nanos(p.wake.Mono), int64(p.linger), number(p.polling), int64(p.polls), number(p.hurry))
+	s.add(nanos(p.wake.Clock), nanos(p.wake.Mono), int64(p.linger), int64(p.cause), int64(p.polls), number(p.hurry))
 	for i := range p.members {
 		s.add(nanos(p.members[i].yieldUntil))
 	}

@@ -137,7 +137,8 @@ func (c *client) first() int {
 // sound checks the state of a client after an event.
 func (s *search) sound(w *world, i int) error {
 	c, now := w.clients[i], s.now(w)
-	wake, free := c.queue.Wake(), c.queue.InFlight() == nil
+	wake, _ := c.queue.Wake()
+	free := c.queue.InFlight() == nil
 	if idle := len(c.calls)+len(c.callers) == 0; c.queue.Idle() != idle {
 		return s.violated(
 			"the queue of %s has %d calls and %d callers, and says that it is idle: %t", s.Clients[i].Name, len(c.calls),

@@ -249,7 +249,7 @@ func (c *client) leave(at int) {
 
 // timer lets the queue wake.
 func (s *search) timer(w *world, i int) error {
-	if at := w.clients[i].queue.Wake(); !at.IsZero() && !s.now(w).Before(at) {
+	if at, _ := w.clients[i].queue.Wake(); !at.IsZero() && !s.now(w).Before(at) {
 		return s.event(w, i, func(*world, *client) error { return nil }, "the queue of %s wakes", s.Clients[i].Name)
 	}
 	return nil

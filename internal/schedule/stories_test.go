@@ -1,0 +1,336 @@
+package schedule
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/record"
+)
+
+// TestStories tells the stories in testdata: an event in each block, and below the line what
+// follows from it. `go test ./internal/schedule -run Stories -rewrite` writes what follows.
+func TestStories(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		s := &stage{
+			m: at(0), requests: map[string]*Request{}, batches: map[string]*Batch{}, keeps: map[string]*Keep{},
+		}
+		datadriven.RunTest(t, path, func(_ *testing.T, d *datadriven.TestData) string { return s.play(arguments{t, d}) })
+	})
+}
+
+// A stage has the limiter, or the set of limiters, of a story.
+type stage struct {
+	q        *Queue
+	ledger   *lease.Ledger // nil: the limiter has no leases
+	m        Moment
+	names    []string // of the requests that are not settled, in the order in which they came
+	requests map[string]*Request
+	batches  map[string]*Batch // in flight, by their numbers
+	keeps    map[string]*Keep
+	text     strings.Builder
+}
+
+// say adds a line.
+func (s *stage) say(format string, a ...any) { fmt.Fprintf(&s.text, format+"\n", a...) }
+
+// play plays an event, and returns what follows.
+func (s *stage) play(a arguments) string {
+	s.text.Reset()
+	switch name := a.name(); a.d.Cmd {
+	case "limiter":
+		s.limiter(a)
+	case "pass":
+		wait := a.duration(name)
+		s.m = Moment{Clock: s.m.Clock.Add(wait), Mono: s.m.Mono.Add(wait)}
+	case "join":
+		s.join(name, a)
+	case "leave":
+		s.q.Leave(s.requests[name])
+		s.forget(name)
+	case "reply":
+		s.reply(s.complete(a), a)
+	case "fail":
+		var behind error
+		if a.d.HasArg("behind") {
+			behind = errors.New("Redis hangs")
+		}
+		b := s.complete(a)
+		s.q.Fail(s.m, b, errors.New("no reply"), behind)
+		s.settled(b)
+	case "stalls":
+		s.say("detached: %v", s.q.Stalled(s.m, s.batches[name]))
+	case "changed":
+		s.q.Changed()
+	case "change-begins":
+		unused, _ := s.ledger.Change()
+		for _, back := range unused {
+			s.say("gives back %d permits of the lease, before the change", back.Permits)
+		}
+	case "freed":
+		for r := range s.q.Line() {
+			r.Front = nil
+		}
+		s.q.Freed()
+	case "reserve":
+		s.keeps[name] = &Keep{N: a.number("permits", 1), Owner: name}
+		s.q.Hold(s.keeps[name], nil)
+	case "redate":
+		s.q.Redate(s.keeps[name], s.m.Clock.Add(a.duration(a.text("from", "0s"))), s.m.Clock)
+	case "serve":
+		s.q.Drop(s.keeps[name], s.m.Mono)
+	case "take":
+		s.take(a.integer(name))
+	default:
+		a.d.Fatalf(a.t, "no such event")
+	}
+	s.goOn()
+	return s.text.String()
+}
+
+// limiter makes the limiter or, with limiters=2, the set.
+func (s *stage) limiter(a arguments) {
+	s.q = New(Settings{
+		Limiters: int(a.number("limiters", 1)), Linger: LingerThreshold,
+		Jitter: func(time.Duration) time.Duration { return 0 }, Identity: record.NewIdentity("me"),
+	})
+	if lasts := a.duration(a.text("lease", "0s")); lasts > 0 {
+		s.ledger = lease.NewLedger(lasts, false, new(atomic.Int64), func(b lease.Back) bool {
+			s.say("gives back %d permits of the lease", b.Permits)
+			return false
+		})
+	}
+}
+
+// join adds a request.
+func (s *stage) join(name string, a arguments) {
+	permits := a.sizes("permits")
+	r := &Request{N: permits.first, Rest: permits.rest, Kind: Try}
+	if a.d.HasArg("behind") {
+		front := a.sizes("behind")
+		r.Front = append([]int64{front.first}, front.rest...)
+	}
+	if a.d.HasArg("waits") {
+		r.Kind = Wait
+	}
+	if timeout := a.duration(a.text("timeout", "0s")); timeout > 0 {
+		r.Kind, r.Until = Wait, s.m.Clock.Add(timeout)
+		r.End = r.Until
+	}
+	s.requests[name] = r
+	s.names = append(s.names, name)
+	if r.Kind == Wait {
+		s.ledger.Bar()
+	}
+	s.q.Join(r)
+}
+
+// reply settles a batch with a reply. granted=1,0 are the numbers of requests that are granted of
+// each group; wait is that of the others.
+func (s *stage) reply(b *Batch, a arguments) {
+	now := s.m.Clock.UnixMicro()
+	wait := a.duration(a.text("wait", "0s"))
+	g := &protocol.Reply{Member: protocol.Member{
+		Now: now, At: now, Rate: 10, Interval: time.Second, Free: a.number("free", 0),
+		Origin: record.NoOrigin, Together: wait,
+	}}
+	if a.d.HasArg("redisson") {
+		g.Notes |= protocol.ForeignWriter
+	}
+	if a.d.HasArg("away") {
+		g.Notes |= protocol.Local
+		g.Retry = a.duration(a.text("retry", "0s"))
+	}
+	for range s.q.settings.Limiters - 1 {
+		g.Others = append(g.Others, g.Member)
+	}
+	g.MakeOutcomes(len(b.members))
+	granted := strings.Split(a.text("granted", "0"), ",")
+	if len(granted) != max(len(b.members), 1) {
+		a.d.Fatalf(a.t, "the batch has %d groups", len(b.members))
+	}
+	for i, n := range granted[:len(b.members)] {
+		g.SetGranted(i, a.integer(n))
+		for limiter := range s.q.settings.Limiters {
+			g.SetWait(i, limiter, wait.Microseconds())
+		}
+	}
+	if g.Ahead = a.number("ahead", 0); g.Ahead > 0 {
+		lasts := a.duration(a.text("lasts", "0s"))
+		s.ledger.Brought(s.ledger.Ticket(), &lease.Lease{
+			Rate: g.Rate, Interval: g.Interval, Free: g.Free, At: now + lasts.Microseconds(), Began: s.m.Mono, Lasts: lasts,
+			Permits: g.Ahead,
+		}, false, s.m)
+		s.say("a lease of %d permits for %v", s.ledger.Held(s.m), lasts)
+	}
+	s.ledger.Saw(g.Interval)
+	f := s.q.Settle(s.m, b, g)
+	s.ledger.Granted(f.Own)
+	s.settled(b)
+}
+
+// complete takes a batch out of those in flight.
+func (s *stage) complete(a arguments) *Batch {
+	b := s.batches[a.name()]
+	if b == nil {
+		a.d.Fatalf(a.t, "no such batch is in flight")
+	}
+	delete(s.batches, a.name())
+	return b
+}
+
+// settled tells the outcomes of the requests of a batch.
+func (s *stage) settled(b *Batch) {
+	for _, r := range b.Settled {
+		name := s.name(r)
+		s.forget(name)
+		o := &r.Outcome
+		switch {
+		case o.Err != nil:
+			s.say("%s: error: %v", name, o.Err)
+		case o.Allowed:
+			s.say("%s: granted, %d are left", name, o.Remaining)
+		default:
+			s.say("%s: refused, its permits are free in %v", name, o.RetryAfter)
+		}
+	}
+}
+
+// forget takes away the name of a request that is settled or has left.
+func (s *stage) forget(name string) {
+	if s.requests[name].Kind == Wait {
+		s.ledger.Unbar()
+	}
+	delete(s.requests, name)
+	s.names = slices.DeleteFunc(s.names, func(other string) bool { return other == name })
+}
+
+func (s *stage) name(r *Request) string {
+	for name, other := range s.requests {
+		if other == r {
+			return name
+		}
+	}
+	return "one that has left"
+}
+
+// take takes permits of the lease.
+func (s *stage) take(n int64) {
+	from, left, refill := s.ledger.Take(n, s.m)
+	if from == nil {
+		s.say("no lease has them")
+		return
+	}
+	s.say("taken, %d are left in the lease", left)
+	if refill {
+		s.q.Refill()
+	}
+}
+
+// goOn sends the batches that are due, and tells what the requests and the queue wait for.
+func (s *stage) goOn() {
+	for s.q.Due(s.m) {
+		b := new(Batch)
+		if !s.q.Fill(s.m, b, func(d lease.Draft) int64 { return s.ledger.Wish(d, s.m) }) {
+			continue
+		}
+		number := strconv.FormatInt(b.number, 10)
+		s.batches[number] = b
+		s.say("sends %s%s", number, s.groups(b))
+	}
+	for _, name := range s.names {
+		switch r := s.requests[name]; {
+		case r.state == Refused && r.free.IsZero():
+			s.say("%s waits for its turn", name)
+		case r.state == Refused:
+			s.say("%s waits for its permits, for %v", name, r.free.Sub(s.m.Clock))
+		case r.state == Queued:
+			s.say("%s waits to be asked for", name)
+		}
+	}
+	if wake, cause := s.q.Wake(); cause != NextEvent {
+		s.say("looks again in %v: %v", wake.Sub(s.m.Mono), cause)
+	}
+}
+
+// groups returns the groups of a batch: who asks, and for how many permits.
+func (s *stage) groups(b *Batch) (text string) {
+	for i, g := range b.Ask.Groups {
+		names := make([]string, 0, len(b.members[i]))
+		for _, r := range b.members[i] {
+			names = append(names, s.name(r))
+		}
+		permits := strconv.FormatInt(g.Size, 10)
+		for _, n := range g.Rest {
+			permits += fmt.Sprint("/", n)
+		}
+		if len(names) == 0 {
+			names = []string{"kept free"}
+		}
+		text += fmt.Sprintf(", %s: %s", strings.Join(names, " "), permits)
+	}
+	if b.Ask.Lease > 0 {
+		text += fmt.Sprintf(", ahead: %d", b.Ask.Lease)
+	}
+	return strings.Replace(text, ",", ":", 1)
+}
+
+// Arguments are those of an event.
+type arguments struct {
+	t *testing.T
+	d *datadriven.TestData
+}
+
+// name returns the first one.
+func (a arguments) name() string {
+	if len(a.d.CmdArgs) == 0 {
+		return ""
+	}
+	return a.d.CmdArgs[0].Key
+}
+
+// text returns the argument key=text, or what it is without.
+func (a arguments) text(key, without string) string {
+	if arg, has := a.d.Arg(key); has {
+		return strings.Join(arg.Vals, ",")
+	}
+	return without
+}
+
+// sizes returns an argument that is permits: 2/1 are those of two limiters.
+func (a arguments) sizes(key string) sizes {
+	first, rest, _ := strings.Cut(a.text(key, "1"), "/")
+	if rest == "" {
+		return sizes{first: a.integer(first)}
+	}
+	return sizes{a.integer(first), []int64{a.integer(rest)}}
+}
+
+func (a arguments) number(key string, without int64) int64 {
+	return a.integer(a.text(key, strconv.FormatInt(without, 10)))
+}
+
+func (a arguments) integer(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		a.d.Fatalf(a.t, "%v", err)
+	}
+	return n
+}
+
+func (a arguments) duration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		a.d.Fatalf(a.t, "%v", err)
+	}
+	return d
+}
