@@ -299,7 +299,8 @@ func (p *play) obey() {
 	if e.code != 429 || e.d.Err != nil {
 		return
 	}
-	if p.cache > 0 && p.other.Permits == 0 && e.d.RetryAfter() > 0 && p.wait < e.d.RetryAfter() && !p.faulty && !p.countIf && p.after < 0 {
+	least := e.d.RetryAfter() - p.jitter // a request that would wait for less asks Redis
+	if p.cache > 0 && p.other.Permits == 0 && least > p.wait && !p.faulty && !p.countIf && p.after < 0 {
 		p.ask(step{}) // learns of the penalty
 		before := p.calls.add(0)
 		last := p.ask(step{})
@@ -335,11 +336,20 @@ func (p *play) rateOf(name string) rratelimiter.Rate {
 	return p.rate
 }
 
+// until returns when a permit that was granted at a time is free again. A record has the time of its
+// grant, rounded up to a whole ms if the interval is at least 200 ms.
+func until(granted, interval time.Duration) time.Duration {
+	if interval >= 200*time.Millisecond {
+		granted = (granted + time.Millisecond - 1).Truncate(time.Millisecond)
+	}
+	return granted + interval
+}
+
 // taken returns the permits that an event holds at least and at most at a time, and those that have
 // counted by then.
 func (p *play) taken(e *event, name string, at time.Duration) (least, most, counted int64) {
 	interval := p.rateOf(name).Interval
-	if e.d.Err != nil && e.came <= at && at < e.decided+interval+givingBack {
+	if e.d.Err != nil && e.came <= at && at < until(e.decided+givingBack, interval) {
 		return 0, p.rateOf(name).Permits, 0 // its call may have taken them
 	}
 	for _, a := range e.d.Answers {
@@ -353,7 +363,7 @@ func (p *play) taken(e *event, name string, at time.Duration) (least, most, coun
 		if name == "main" && p.countIf && !e.fails {
 			final = 0
 		}
-		held := at < e.decided+interval
+		held := at < until(e.decided, interval)
 		switch done := e.settled > 0 && e.settled <= at; {
 		case done && p.faulty:
 			most = max(a.Permits, final)
@@ -365,13 +375,13 @@ func (p *play) taken(e *event, name string, at time.Duration) (least, most, coun
 		if !held {
 			most = 0
 		}
-		if final > a.Permits && at < e.settled+interval && at >= e.settled {
+		if final > a.Permits && at < until(e.settled, interval) && at >= e.settled {
 			most = max(most, final)
 		}
 		if held {
 			least = min(a.Permits, final)
 		}
-		if e.settled <= at && at < e.settled+interval {
+		if e.settled <= at && at < until(e.settled, interval) {
 			counted = final
 		}
 		if !p.countIf && p.after < 0 {
@@ -468,7 +478,7 @@ func (p *play) penalized(e *event) bool {
 	for _, o := range p.events {
 		for _, a := range o.d.Answers {
 			if o == e || p.penalty == 0 || a.Name != "main" || !a.Refused || o.d.Err != nil || o.decided > e.decided ||
-				e.came > o.decided+p.penalty {
+				e.came > until(o.decided, p.penalty) {
 				continue
 			}
 			if _, counted := p.sums(o, "main", o.decided); counted+a.Permits > p.rate.Permits {
