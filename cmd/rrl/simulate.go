@@ -52,7 +52,7 @@ Algorithms:
 	flags.BoolVar(&o.JSON, "json", false, "JSON instead of a table")
 	flags.StringSliceVarP(&o.Out, "out", "o", nil, "also write these files: .png, .svg or .json")
 	flags.StringVar(
-		&o.Docs, "docs", "", "update the tables of the built-in traces in this page of Markdown, and the charts beside it",
+		&o.Docs, "docs", "", "update the table of built-in traces in this page of Markdown, and the charts beside it",
 	)
 	flags.StringVar(
 		&o.Address, "redis", "",

@@ -86,15 +86,25 @@ func maximum(sums []int64) (highest int64) {
 	return highest
 }
 
-// markdown returns the table of a page, with fewer figures than a terminal shows.
-func (s simulation) markdown() string {
+// markdown returns the table of a page: the largest window of each trace.
+func markdown(all []simulation) string {
+	if len(all) == 0 {
+		return ""
+	}
 	var b strings.Builder
 	row := func(cells ...string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
-	row("algorithm", "largest window", "longest wait")
-	b.WriteString("|---|---:|---:|\n")
-	for _, o := range s.Outcomes {
-		f := o.figures()
-		row(o.Algorithm, f[1], f[3])
+	head := []string{"algorithm"}
+	for _, s := range all {
+		head = append(head, s.Trace)
+	}
+	row(head...)
+	b.WriteString("|---|" + strings.Repeat("---:|", len(all)) + "\n")
+	for i, o := range all[0].Outcomes {
+		cells := []string{o.Algorithm}
+		for _, s := range all {
+			cells = append(cells, s.Outcomes[i].figures()[1])
+		}
+		row(cells...)
 	}
 	return b.String()
 }

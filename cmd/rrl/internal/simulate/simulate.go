@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -205,23 +206,24 @@ func (s simulation) writeJSON(out io.Writer) error {
 	return encoder.Encode(s)
 }
 
-// renew simulates the built-in traces that a page has. It writes a chart of each into a folder beside
-// the page, with the page's name, and the tables into the page, each between two marker lines.
+// renew simulates the built-in traces that a page names. It writes a chart of each into a folder
+// beside the page, with the page's name, and the table into the page, between two marker lines.
 func renew(ctx context.Context, page string, which []algorithm, weigh scale, out io.Writer) error {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
+	named, _, err := tableIn(string(text))
+	if err != nil {
+		return fmt.Errorf("%s: %w", page, err)
+	}
 	folder := strings.TrimSuffix(page, filepath.Ext(page))
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	renewed := string(text)
-	if !strings.Contains(renewed, "<!-- measured: ") {
-		return fmt.Errorf("%s has no line %q", page, fmt.Sprintf(tableOf, builtIn()[0].name))
-	}
+	var all []simulation
 	for _, t := range builtIn() {
-		if !strings.Contains(renewed, fmt.Sprintf(tableOf, t.name)) {
+		if !slices.Contains(named, t.name) {
 			continue
 		}
 		s, err := simulate(ctx, t, which, weigh)
@@ -232,10 +234,12 @@ func renew(ctx context.Context, page string, which []algorithm, weigh scale, out
 		if err := s.save(chart); err != nil {
 			return err
 		}
-		if renewed, err = between(renewed, t.name, s.markdown()); err != nil {
-			return fmt.Errorf("%s: %w", page, err)
-		}
+		all = append(all, s)
 		fmt.Fprintln(out, chart)
+	}
+	_, renewed, err := tableIn(string(text), all...)
+	if err != nil {
+		return err
 	}
 	if err := os.WriteFile(page, []byte(renewed), 0o644); err != nil {
 		return err
@@ -244,16 +248,21 @@ func renew(ctx context.Context, page string, which []algorithm, weigh scale, out
 	return err
 }
 
-// tableOf is the line of a page before the table of a trace.
-const tableOf = "<!-- measured: %s -->"
+// Marker lines of a page, before and after the table. The first one names the traces.
+var tableBegin = regexp.MustCompile("(?m)^<!-- measured: (.*) -->\n")
 
-// between replaces a table in a page between its marker lines.
-func between(page, name, text string) (string, error) {
-	begin, end := fmt.Sprintf(tableOf+"\n", name), "<!-- end -->\n"
-	before, rest, found := strings.Cut(page, begin)
-	_, after, closed := strings.Cut(rest, end)
-	if !found || !closed {
-		return page, fmt.Errorf("no lines %q and %q", strings.TrimSpace(begin), strings.TrimSpace(end))
+const tableEnd = "<!-- end -->\n"
+
+// tableIn returns the traces that a page names, and the page with the table of the given
+// simulations.
+func tableIn(page string, all ...simulation) (named []string, renewed string, err error) {
+	at := tableBegin.FindStringSubmatchIndex(page)
+	if at == nil {
+		return nil, "", errors.New("no line \"<!-- measured: TRACE, ... -->\"")
 	}
-	return before + begin + text + end + after, nil
+	_, after, closed := strings.Cut(page[at[1]:], tableEnd)
+	if !closed {
+		return nil, "", fmt.Errorf("no line %q", strings.TrimSpace(tableEnd))
+	}
+	return strings.Split(page[at[2]:at[3]], ", "), page[:at[1]] + markdown(all) + tableEnd + after, nil
 }
