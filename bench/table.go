@@ -290,7 +290,7 @@ func tablesText(r *Report) string {
 	)
 	fmt.Fprintf(
 		&b, "One hot limiter, 1,024 callers:\n\n%s\n",
-		detail(r, hotName(1024)).
+		loadDetail(r, slices.DeleteFunc(r.of(hotName(1024)), func(row *Row) bool { return isMinor(row.Name) })).
 			only("x PING", "p50 µs", "p99 µs", "commands/permit", "Redis µs/permit").markdown(),
 	)
 	fmt.Fprintf(
@@ -323,7 +323,12 @@ func overview(r *Report) grid {
 		{"10,000 limiters, 1,024", uniformName(1024)},
 		{"2 limits, 1 pair, 1,024", hotPairName(1024)}, {"2 limits, 10,000 pairs, 1,024", pairsName(1024)},
 	}
-	return perSecondTable(r, columns, func(name string) bool { return name != rowReturn1 && name != rowGranularity })
+	return perSecondTable(r, columns, func(name string) bool { return !isMinor(name) })
+}
+
+// isMinor reports whether the page leaves out a row, since another one shows much the same.
+func isMinor(name string) bool {
+	return slices.Contains([]string{rowReturn1, rowGranularity, rowAuto}, name) || strings.HasPrefix(name, "Redisson 3.17.5")
 }
 
 // A column is a workload in a table.
