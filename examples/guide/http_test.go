@@ -2,7 +2,9 @@ package guide
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -69,6 +71,43 @@ func TestTheGuardRefusesWhatIsTooMuch(t *testing.T) {
 	}
 }
 
+// limited is a handler without httplimit.
+func limited(limiter *rratelimiter.Limiter, next http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		result, err := limiter.Allow(r.Context(), 1)
+		if err != nil && !errors.Is(err, rratelimiter.ErrExceedsRate) { // which means that the rate is 0
+			slog.Error("the limit was not checked", "err", err) // Redis failed: the request passes
+		} else if !result.Allowed {
+			if seconds := math.Ceil(result.RetryAfter.Seconds()); seconds > 0 {
+				w.Header().Set("Retry-After", strconv.Itoa(int(seconds)))
+			}
+			http.Error(w, "too many requests", http.StatusTooManyRequests)
+			return
+		}
+		next.ServeHTTP(w, r)
+	}
+}
+
+// A handler without httplimit tells when to retry in whole seconds, rounded up.
+func TestAHandlerWithoutAGuardSetsRetryAfter(t *testing.T) {
+	server := limittest.New(t)
+	next := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	ask := func(limiter *rratelimiter.Limiter, status int, after string) {
+		t.Helper()
+		w := httptest.NewRecorder()
+		limited(limiter, next)(w, httptest.NewRequest(http.MethodGet, "/", nil))
+		if got := w.Header().Get("Retry-After"); w.Code != status || got != after {
+			t.Errorf("status %d, Retry-After %q, not %d, %q", w.Code, got, status, after)
+		}
+	}
+	limiter := server.Client().RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerMinute(1)))
+	ask(limiter, http.StatusNoContent, "")
+	server.Advance(2500 * time.Millisecond)
+	ask(limiter, http.StatusTooManyRequests, "58") // it is free after 57.5 s
+	ask(server.Client().RateLimiter("off", rratelimiter.WithRate(rratelimiter.PerMinute(0))), http.StatusTooManyRequests, "")
+	ask(server.Client().RateLimiter("without a rate"), http.StatusNoContent, "")
+}
+
 var plans = map[string]rratelimiter.Rate{
 	"free": rratelimiter.PerMinute(1),
 	"paid": rratelimiter.PerMinute(1000),
@@ -129,14 +168,6 @@ func withPenalty(client *rratelimiter.Client, addr httplimit.ClientAddr) *httpli
 	return httplimit.New(login)
 }
 
-func ofTokens(client *rratelimiter.Client, addr httplimit.ClientAddr, usedTokens func(status int, h http.Header) int64) *httplimit.Guard {
-	tokens := httplimit.Per(client, "llm", rratelimiter.PerMinute(100_000), addr.Key).
-		Cost(func(*http.Request) int64 { return 4_000 }). // the most that an answer has
-		CostAfter(usedTokens).
-		Unit("tokens")
-	return httplimit.New(tokens)
-}
-
 // The guards of the page are valid, and do what it says.
 func TestGuardsOfThePage(t *testing.T) {
 	server := limittest.New(t)
@@ -176,9 +207,9 @@ func TestGuardsOfThePage(t *testing.T) {
 		t.Errorf("come back after %s", after)
 	}
 
-	tokens := ofTokens(server.Client(), httplimit.ClientAddr{}, func(int, http.Header) int64 { return 10 })
+	tokens := byTokens(server.Client(), func(*http.Request) string { return "k" })
 	tokens.Policy = &httplimit.Policy{Bound: patience, Logger: slog.New(slog.DiscardHandler)} // the test may end before the correction
-	if policy := ask(tokens, 1, http.StatusNoContent).Get("RateLimit-Policy"); policy != `"llm";q=100000;qu="tokens";w=60` {
+	if policy := ask(tokens, 1, http.StatusNoContent).Get("RateLimit-Policy"); policy != `"tokens";q=100000;qu="tokens";w=60` {
 		t.Errorf("the policy is %s", policy)
 	}
 }
@@ -240,7 +271,8 @@ func byTokens(client *rratelimiter.Client, apiKey httplimit.Key) *httplimit.Guar
 			CostAfter(func(_ int, h http.Header) int64 {
 				tokens, _ := strconv.ParseInt(h.Get("X-Tokens"), 10, 64) // set by the handler
 				return tokens
-			}),
+			}).
+			Unit("tokens"), // for RateLimit-Policy: "tokens";q=100000;qu="tokens";w=60
 	)
 	return guard
 }
