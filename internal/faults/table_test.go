@@ -14,8 +14,8 @@ import (
 
 // table_test.go writes docs/faults.md: each fault is a row, which its test makes. With -update the
 // rows of the tests that run are written; else a test fails if its row differs from the page.
-// Measurements are rounded up to a few classes or to the limit, and are not compared, since they
-// differ from run to run.
+// Measurements are rounded up to a few classes or to the limit of the test. They are not compared,
+// since they differ from run to run.
 
 var update = flag.Bool("update", false, "write docs/faults.md")
 
@@ -38,8 +38,8 @@ type row struct {
 	section string
 	fault   string
 	sees    string        // what a caller sees
-	within  string        // text before the limit: from when it counts
-	limit   time.Duration // maximum of the measurement
+	within  string        // text before the measurement: what is measured, and from when it counts
+	limit   time.Duration // maximum of the measurement; 0: nothing is measured
 	late    *lateness     // extends a limit that is a matter of tens of ms; nil otherwise
 	after   string        // the limiter's state, once the fault is over
 }
@@ -63,16 +63,24 @@ func class(d time.Duration) time.Duration {
 	return classes[min(i, len(classes)-1)]
 }
 
-// texts returns the columns that are compared.
-func (r row) texts() []string {
-	limit := "–"
+// line returns the row as a line of the page.
+func (r row) line(measured time.Duration) string {
+	cell := "–"
 	if r.limit > 0 {
-		limit = strings.TrimSpace(fmt.Sprint(r.within, " ", r.limit))
-		if r.late != nil {
-			limit += fmt.Sprintf(" + %d × the scheduling delay", machine)
+		rounded := class(measured)
+		if measured <= r.limit {
+			rounded = min(rounded, r.limit)
 		}
+		cell = fmt.Sprint(r.within, " ", rounded)
 	}
-	return []string{r.fault, r.sees, limit, r.after}
+	return fmt.Sprintf("| %s | %s | %s | %s |\n", r.fault, r.sees, cell, r.after)
+}
+
+// saidBy reports whether a line of the page is this row, with any measurement.
+func (r row) saidBy(line string) bool {
+	got := columnsOf(line)
+	return len(got) == columns && got[0] == r.fault && got[1] == r.sees && got[3] == r.after &&
+		strings.HasPrefix(got[2], r.within) && (r.limit > 0) == (got[2] != "–")
 }
 
 var written = struct {
@@ -96,17 +104,8 @@ func (r row) proves(t *testing.T, measured time.Duration) {
 	if measured > limit {
 		t.Errorf("it took %v, not %v", measured, limit)
 	}
-	columns := r.texts()
+	line := r.line(measured)
 	written.mu.Lock()
-	seen := "–"
-	if r.limit > 0 {
-		rounded := class(measured)
-		if measured <= r.limit {
-			rounded = min(rounded, r.limit)
-		}
-		seen = rounded.String()
-	}
-	line := fmt.Sprintf("| %s | %s | %s | %s | %s |\n", columns[0], columns[1], columns[2], seen, columns[3])
 	written.rows[r.section] = append(written.rows[r.section], line)
 	written.mu.Unlock()
 	if *update || t.Failed() {
@@ -117,7 +116,7 @@ func (r row) proves(t *testing.T, measured time.Duration) {
 		t.Fatal(err)
 	}
 	for there := range strings.Lines(string(text)) {
-		if got := columnsOf(there); len(got) == 5 && slices.Equal(columns, slices.Concat(got[:3], got[4:])) {
+		if r.saidBy(there) {
 			return
 		}
 	}
@@ -125,7 +124,7 @@ func (r row) proves(t *testing.T, measured time.Duration) {
 }
 
 // columnsOf parses a line of a table.
-func columnsOf(line string) (columns []string) {
+func columnsOf(line string) []string {
 	line, ok := strings.CutPrefix(strings.TrimSpace(line), "| ")
 	if !ok {
 		return nil
@@ -133,8 +132,10 @@ func columnsOf(line string) (columns []string) {
 	return strings.Split(strings.TrimSuffix(line, " |"), " | ")
 }
 
-const head = "| fault | what a caller sees | the test's limit | measured | the limiter afterwards |\n" +
-	"| --- | --- | --- | --- | --- |\n"
+const head = "| fault | what a caller sees | measured | the limiter afterwards |\n" +
+	"| --- | --- | --- | --- |\n"
+
+const columns = 4
 
 // Marks around the generated part.
 const (
@@ -159,8 +160,7 @@ func writePage() error {
 		if name, ok := strings.CutPrefix(line, "### "); ok {
 			section = strings.TrimSpace(name)
 		}
-		if columns := columnsOf(line); len(columns) != 5 || columns[0] == "fault" || columns[0] == "---" ||
-			proved(columns[0]) {
+		if cells := columnsOf(line); len(cells) != columns || cells[0] == "fault" || cells[0] == "---" || proved(cells[0]) {
 			continue
 		} else if !runsAll() {
 			written.rows[section] = append(written.rows[section], line)
