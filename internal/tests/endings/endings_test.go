@@ -370,9 +370,11 @@ func readSpec(t *testing.T) *spec {
 		case head[0] == "option":
 			s.rules = append(s.rules, cells)
 		case head[0] == "ending":
-			s.table[cells[0]] = map[rig.Kind]string{}
-			for i, kind := range head[1:] {
-				s.table[cells[0]][rig.Kind(kind)] = cells[i+1]
+			for name := range strings.SplitSeq(cells[0], ", ") {
+				s.table[name] = map[rig.Kind]string{}
+				for i, kind := range head[1:] {
+					s.table[name][rig.Kind(kind)] = cells[i+1]
+				}
 			}
 		case head[0] == "kind":
 			s.kinds = append(s.kinds, cells)
