@@ -85,7 +85,7 @@ import (
 // such a path, the limits and the rules of Skip get the request as it is, and a copy of it for each
 // other path that a server can read in it. A limit applies if it applies to one of them, and takes
 // its permits from each limiter that they lead to. The request is skipped only if each of them is.
-// docs/guide/guard-an-http-api.md lists what servers do.
+// docs/guide/guard-an-http-api.md has examples of paths.
 //
 // A guard that has limits refuses such a path if it is longer than 8 KiB (status 414), or if
 // servers can read it in too many ways (status 400). The request then counts as denied, by a limit

@@ -20,6 +20,32 @@ import (
 // for a server that knows no parameters. If both had one key, all requests for /c and for /a/b/c
 // would have it. So a path can have several readings. A plain path has one, and most other paths
 // have few.
+//
+// What servers read (–: a path of its own; examples/routers tests those in Go):
+//
+//	server            /login;x  /a%2Fb                /a/../b, /a/%2e%2e/b  //a              case
+//	net/http ServeMux –         one segment, a/b      redirects the first   redirects        counts
+//	gin               –         /a/b [1]              segments [2]          – [2]            counts
+//	echo v4, v5, chi  –         one segment, a%2Fb    segments [3]          – [3]            counts
+//	fiber v2, v3      –         one segment [4]       segments              –                ignored [4]
+//	Tomcat 10.1 [5]   /login    400 [6]               /b [6]                /a               counts
+//	nginx, location   –         /a/b                  /b                    /a [7]           counts
+//	Node, new URL     –         one segment, a%2Fb    /b                    /, a is the host counts
+//	Express 4, 5      –         one segment, a/b      segments              –                ignored [8]
+//	ASP.NET Core      –         one segment, a%2Fb    /b                    –                ignored
+//	Rails             –         one segment, a/b      segments              /a               counts
+//
+//	[1] with UseEscapedPath one segment     [2] with RemoveExtraSlash /b, and /a
+//	[3] with chi's CleanPath /b, but %2e%2e is a segment, and /a
+//	[4] with UnescapePath /a/b; case counts with CaseSensitive
+//	[5] Spring MVC reads the same; Spring Security refuses all but the plain path
+//	[6] /a/b with encodedSolidusHandling="decode"; /a/..;/b and /a/..;x/b are /b, too
+//	[7] unless merge_slashes is off         [8] unless case sensitive routing is set
+//
+// For Node, //x/a and /\x/a are /a. nginx and a reverse proxy in Go pass a path on as the client sent
+// it. If nginx's proxy_pass has a path, nginx passes on what it reads itself: Tomcat behind it then
+// takes %3B for the semicolon of a parameter. With $uri in proxy_pass, the server behind it reads
+// /login for /login%3Fx and /login%23x.
 
 const (
 	longestPath = 8 << 10 // maximum length in bytes of a path, as it is sent, that is not plain

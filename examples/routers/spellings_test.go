@@ -365,7 +365,7 @@ func checkSpellings(t *testing.T, one, two string) {
 	}
 }
 
-// The table in docs/guide/guard-an-http-api.md says this.
+// The table in httplimit/readings.go says this.
 func TestWhatServersRead(t *testing.T) {
 	const refused = "" // or redirected, by the server
 	targets := []string{
