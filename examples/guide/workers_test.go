@@ -15,16 +15,8 @@ import (
 
 func worker(ctx context.Context, mails *rratelimiter.Limiter, jobs <-chan string, send func(string)) {
 	for job := range jobs {
-		for {
-			err := mails.Acquire(ctx, 1)
-			if err == nil {
-				break
-			}
-			if ctx.Err() != nil {
-				return
-			}
-			slog.Error("no permit, trying again", "err", err) // Redis stumbled
-			time.Sleep(time.Second)
+		if err := permit(ctx, mails); err != nil {
+			return
 		}
 		send(job)
 	}
@@ -54,7 +46,7 @@ func paced(client *rratelimiter.Client) *rratelimiter.Limiter {
 	return client.RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 }
 
-// permit waits for a permit. If the limiter has no rate, it waits until its owner has set one.
+// permit waits for a permit, also while Redis fails, or until somebody sets the rate.
 func permit(ctx context.Context, mails *rratelimiter.Limiter) error {
 	for {
 		err := mails.Acquire(ctx, 1)
@@ -64,7 +56,7 @@ func permit(ctx context.Context, mails *rratelimiter.Limiter) error {
 			return err
 		case errors.Is(err, rratelimiter.ErrNotInitialized):
 			slog.Error("set the rate: rrl set mails 10/s", "err", err)
-			pause = 10 * time.Second // until somebody does
+			pause = 10 * time.Second
 		default:
 			slog.Warn("no permit, trying again", "err", err)
 		}
