@@ -95,14 +95,6 @@ func TestCodeOnThePagesIsTested(t *testing.T) {
 	}
 }
 
-// The tests of the manifest are in examples/containers and in cmd/rrl.
-func TestTheManifestOnThePageIsTested(t *testing.T) {
-	blocks := blocksOf(t, pages+"/run-in-containers.md", "yml")
-	if len(blocks) != 1 || !holds(linesOf(t, "../containers/rls.yaml"), blocks[0]) {
-		t.Errorf("rls.yaml does not have %q", blocks)
-	}
-}
-
 func TestJavaOnThePagesIsTested(t *testing.T) {
 	guides, err := filepath.Glob(pages + "/*.md")
 	if err != nil {
