@@ -59,12 +59,11 @@ limits:
 	}
 }
 
-// The guide has the file of the tests, and shows what the command prints for it.
-func TestCheckRulesPrintsTheDomainsOfTheGuide(t *testing.T) {
+// The guide has the file of the tests.
+func TestCheckRulesAcceptsTheDomainsOfTheGuide(t *testing.T) {
 	const envoy = "../../httplimit/rules/testdata/envoy.yaml"
-	code, out, errs := rrl(t.Context(), "check-rules", envoy)
-	if code != 0 || errs != "" {
-		t.Fatalf("%d, %s", code, errs)
+	if code, _, errs := rrl(t.Context(), "check-rules", envoy); code != 0 || errs != "" {
+		t.Errorf("%d, %s", code, errs)
 	}
 	page, err := os.ReadFile("../../docs/guide/serve-envoy.md")
 	if err != nil {
@@ -74,10 +73,8 @@ func TestCheckRulesPrintsTheDomainsOfTheGuide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"```yaml\n" + string(file) + "```\n", "\n$ rrl check-rules envoy.yaml\n" + out + "```\n"} {
-		if !strings.Contains(string(page), text) {
-			t.Errorf("the guide does not show\n%s", text)
-		}
+	if !strings.Contains(string(page), "```yaml\n"+string(file)+"```\n") {
+		t.Error("the guide has another file")
 	}
 }
 
