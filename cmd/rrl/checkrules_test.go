@@ -20,7 +20,8 @@ search      600/m     5  header X-API-Key or address  GET POST  /search /export/
 uploads      20/h     1  tenant, path                 PUT       /files/           10.0.0.0/8
 exports     100/m     1  all                          all       /export/          10.0.0.0/8
 `
-	if code, out, errs := rrl(t.Context(), "check-rules", "--own-key", "tenant", rulesFile); code != 0 || errs != "" || out != want {
+	code, out, errs := rrl(t.Context(), "check-rules", "--own-key", "tenant", rulesFile)
+	if code != 0 || errs != "" || out != want {
 		t.Errorf("%d, %s\n%s", code, errs, out)
 	}
 }

@@ -104,7 +104,8 @@ func TestAHandlerWithoutAGuardSetsRetryAfter(t *testing.T) {
 	ask(limiter, http.StatusNoContent, "")
 	server.Advance(2500 * time.Millisecond)
 	ask(limiter, http.StatusTooManyRequests, "58") // it is free after 57.5 s
-	ask(server.Client().RateLimiter("off", rratelimiter.WithRate(rratelimiter.PerMinute(0))), http.StatusTooManyRequests, "")
+	off := server.Client().RateLimiter("off", rratelimiter.WithRate(rratelimiter.PerMinute(0)))
+	ask(off, http.StatusTooManyRequests, "")
 	ask(server.Client().RateLimiter("without a rate"), http.StatusNoContent, "")
 }
 
@@ -209,7 +210,8 @@ func TestGuardsOfThePage(t *testing.T) {
 
 	tokens := byTokens(server.Client(), func(*http.Request) string { return "k" })
 	tokens.Policy = &httplimit.Policy{Bound: patience, Logger: slog.New(slog.DiscardHandler)} // the test may end before the correction
-	if policy := ask(tokens, 1, http.StatusNoContent).Get("RateLimit-Policy"); policy != `"tokens";q=100000;qu="tokens";w=60` {
+	policy := ask(tokens, 1, http.StatusNoContent).Get("RateLimit-Policy")
+	if policy != `"tokens";q=100000;qu="tokens";w=60` {
 		t.Errorf("the policy is %s", policy)
 	}
 }
