@@ -16,6 +16,7 @@ type Option struct {
 
 // WithClientID sets the client's id, which must not be empty. The default is a random UUID, as in
 // Redisson. With a stable id, a process finds its PerClient permits again after a restart.
+// Processes with the same id share these permits. It combines with all options.
 func WithClientID(id string) Option {
 	return Option{func(c *dispatch.Config) error {
 		if id == "" {
@@ -27,7 +28,8 @@ func WithClientID(id string) Option {
 }
 
 // WithNameMapper sets the function that maps a limiter's name to the name of its configuration key
-// (Redisson: NameMapper). For example, it adds the prefix that the Java services use.
+// (Redisson: NameMapper). For example, it adds the prefix that the Java services use. It combines
+// with all options.
 func WithNameMapper(mapName func(name string) string) Option {
 	return Option{func(c *dispatch.Config) error {
 		if mapName == nil {
@@ -40,7 +42,8 @@ func WithNameMapper(mapName func(name string) string) Option {
 
 // WithClock sets the clock that gives grants their time, for tests. The default is time.Now. If the
 // clock always returns whole milliseconds, permits return exactly one interval after their grant,
-// for every interval (see [Limiter]).
+// for every interval (see [Limiter]). With [WithServerTime] it gives grants no time, and only
+// bounds timeouts.
 func WithClock(now func() time.Time) Option {
 	return Option{func(c *dispatch.Config) error {
 		if now == nil {
@@ -74,8 +77,8 @@ func WithCallTimeout(d time.Duration) Option {
 
 // WithObserver sets the observer of all acquiring calls. A [RequestObserver] also sees all
 // requests, and a [GuardObserver] the decisions of guards. If the observer has a method
-// Watch(*Client), NewClient calls this method with the client. [Observers] combines several
-// observers.
+// Watch(*Client), NewClient calls this method with the client. If the option is given twice, the
+// last one counts: [Observers] combines several observers.
 func WithObserver(o Observer) Option {
 	return Option{func(c *dispatch.Config) error {
 		c.Observer = o
@@ -84,7 +87,8 @@ func WithObserver(o Observer) Option {
 }
 
 // WithLimiterDefaults sets options for all limiters of the client. Options given to RateLimiter are
-// applied after them.
+// applied after them. What cannot be combined is refused by RateLimiter also if one of the two
+// options is a default.
 func WithLimiterDefaults(opts ...LimiterOption) Option {
 	return Option{func(c *dispatch.Config) error {
 		for _, opt := range opts {
@@ -136,7 +140,8 @@ type LimiterOption struct {
 // fields are set, as by Redisson's trySetRate.
 //
 // Every acquiring method and AvailablePermits set the rate. Methods that only read, such as Config,
-// State and TTL, do not. If both WithRate and WithEnforcedRate are given, the last one counts.
+// State and TTL, do not. If both WithRate and WithEnforcedRate are given, the last one counts. An
+// interval of r below ten times the d of [WithLease] or [WithGranularity] is [ErrInvalidOption].
 func WithRate(r Rate) LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		s.Own, s.Enforced = r.protocol(), false
@@ -148,7 +153,7 @@ func WithRate(r Rate) LimiterOption {
 // Redis. Earlier grants still count, unless the Type changes. Two processes that enforce different
 // rates on one limiter overwrite each other's rate with each call, so only one owner should enforce
 // a rate. If a call has set r three times and another rate is stored again, the call is decided
-// under that other rate, and CallInfo.RateMismatch is true.
+// under that other rate, and CallInfo.RateMismatch is true. With other options it is as [WithRate].
 func WithEnforcedRate(r Rate) LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		s.Own, s.Enforced = r.protocol(), true
@@ -157,7 +162,8 @@ func WithEnforcedRate(r Rate) LimiterOption {
 }
 
 // WithServerTime gives grants the time of the Redis server instead of the time of this host. Use it
-// if the clocks of the hosts differ. Redisson's clients always use their own clocks.
+// if the clocks of the hosts differ. Redisson's clients always use their own clocks. The time of
+// [WithClock] is then used for timeouts only.
 func WithServerTime() LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		s.ServerTime = true
@@ -167,6 +173,8 @@ func WithServerTime() LimiterOption {
 
 // WithRecordFormat sets the format in which grants are stored. All Redisson clients of the limiter
 // must be able to read it. The default is Redisson317, which all releases since 3.17.0 read.
+// Redisson313 cannot be combined with [WithLease] ([ErrInvalidOption]), and [WithGranularity] has
+// no effect with it.
 func WithRecordFormat(f RecordFormat) LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		if _, _, known := record.Format(f).Layout(); !known {
@@ -185,7 +193,8 @@ func WithRecordFormat(f RecordFormat) LimiterOption {
 //
 // The option corrects only the count. Every release of Redisson treats a limiter without that key
 // as new, and repairs it when a record expires, or later. Until then Redisson grants permits in
-// addition to those in the records.
+// addition to those in the records. It cannot be combined with [WithGranularity] or [WithLease]
+// ([ErrInvalidOption]).
 func WithRecordPerRequest() LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		s.RecordPerRequest = true
@@ -239,15 +248,17 @@ func WithLease(d time.Duration) LimiterOption {
 // WithDenyCache lets this process answer requests from a cache of refusals. If Redis refuses n
 // permits to Allow, Take, TryAcquire or Peek, the reply contains the time at which n permits will
 // be free if no other permits are taken. Until that time, requests of these methods for n or more
-// permits are refused without a call to Redis. An attack then costs Redis almost nothing.
+// permits are refused without a call to Redis. An attack then costs Redis almost nothing. limiters
+// is the largest number of limiters whose refusals the client caches, at least 1; if the cache is
+// full, a new refusal replaces another one.
 //
 // If a new rate or a release in another process frees permits earlier, this process notices it at
-// the cached time. It notices a new rate sooner if another reply contains that rate. A change by
-// this client (SetRate, Release, Expire, a rate enforced by another Limiter of the client, ...) has
-// effect at once. If permits are free but reserved for waiting callers, the refusal is not cached.
+// the cached time, or when another reply contains the new rate. A change by this client (SetRate,
+// Release, Expire, a rate enforced by another Limiter of the client, ...) has effect at once. If
+// permits are free but reserved for waiting callers, the refusal is not cached.
 //
-// limiters is the largest number of limiters whose refusals the client caches. It must be positive.
-// If the cache is full, a new refusal replaces another refusal.
+// It combines with all options: with [WithLease] the lease is asked first, and a refusal by the
+// process ([WithFallback]) is not cached.
 func WithDenyCache(limiters int) LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		if limiters < 1 {
@@ -260,26 +271,18 @@ func WithDenyCache(limiters int) LimiterOption {
 
 // WithFailFast makes Acquire fail at once if its caller would wait in vain. When a reply from Redis
 // shows that the permits cannot be free before the deadline of the context, Acquire returns a
-// *[NotInTimeError], with the earliest time at which they can be. It is not an error of the
-// context. Without the option, Acquire waits until the deadline. A context without a deadline
-// changes nothing.
+// *[NotInTimeError] with the earliest time at which they can be, instead of waiting until the
+// deadline. TryAcquireTimeout also heeds the deadline of its context then.
 //
-// The records in Redis count, and the callers of this process that wait in front: each of them
-// takes its permits first. What callers of other processes wait for is not known, so a caller that
-// goes on waiting can still be too late. Each later reply is judged again. Acquire does not wait
-// for a release or a higher rate that could free the permits earlier. While the process decides
-// (WithFallback), callers wait until their deadline, because Redis may come back.
+// The callers of this process in front count; those of other processes are not known, so each later
+// reply is judged again. A release or a higher rate that could come is not waited for. Each caller
+// with a deadline causes a call to Redis, which callers that come at the same time share.
 //
-// TryAcquireTimeout then also returns false at once if the deadline of its context is before its
-// timeout, and counts the callers in front. Each caller that waits with a deadline causes a call to
-// Redis, which callers that come at the same time share.
-//
-// With [WithInstalments], a request for more than the rate is judged as a whole before its first
-// permit is taken, which costs one more call.
-//
+// With [WithInstalments] the whole request is judged before its first permit is taken, by one more
+// call. While the process process decides ([WithFallback]), callers wait until their deadline.
 // [Client.AcquireAll] and [Client.TryAcquireAllTimeout] do the same if one of their limiters has
-// the option, and all can be asked in one step. They know less about the callers in front. So they
-// may notice late, or never, that a caller waits in vain.
+// the option, and all can be asked in one step, but may notice late, or never, that a caller waits
+// in vain. See docs/options.md#of-a-limiter.
 func WithFailFast() LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		s.FailFast = true
@@ -289,21 +292,17 @@ func WithFailFast() LimiterOption {
 
 // WithInstalments lets Acquire take more permits than the rate, such as 200 at 20/s for a batch of
 // 200 mails: it takes the permits of the rate, an interval later those of the next interval, and so
-// on, and returns when it has all of them. It keeps its place in the queue: callers of this process
-// behind it wait until it has all, and requests that do not wait are refused. If other clients take
-// permits meanwhile, it takes those that are free, and more an interval later. If ctx ends before,
-// or if a call fails, the error is a *[PartlyTakenError] that tells how many permits were taken;
-// they are not given back.
+// on, and returns when it has all of them. Callers of this process behind it wait until then, and
+// requests that do not wait are refused. If ctx ends before, or if a call fails, the error is a
+// *[PartlyTakenError] that tells how many permits were taken; they are not given back.
 //
 // With [WithFailFast], Acquire returns a *[NotInTimeError] at once, and takes nothing, if the last
 // instalment cannot be in time. If that turns out later, because other clients take permits, the
 // rate is lowered, or [WithGranularity] dates a grant later, a *[PartlyTakenError] wraps it.
-// Callers behind it are judged later. While the process decides, the caller waits for Redis.
 //
-// The other methods return ErrExceedsRate for more permits than the
-// rate, as without the option, and so do AcquireAll of several limiters and a rate of 0. While the
-// process decides (WithFallback), the caller waits for Redis, unless its next instalment is within
-// the limit of the process.
+// More than the rate stays ErrExceedsRate for the other methods, for AcquireAll of several limiters
+// and at a rate of 0. While the process decides ([WithFallback]), the caller waits for Redis,
+// unless its next instalment is within the limit of the process. See docs/options.md#of-a-limiter.
 func WithInstalments() LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		s.Instalments = true
@@ -321,8 +320,8 @@ func WithInstalments() LimiterOption {
 // method returns the error. Result.Limit is the limit of this process, and CallInfo.Fallback is
 // true. All acquiring methods are decided; other methods, also Release, still call Redis.
 //
-// If several limiters are asked in one step, each needs the option. See
-// docs/options.md#withfallback.
+// If several limiters are asked in one step, each needs the option. While the process decides,
+// [WithFailFast] and [WithInstalments] wait for Redis. See docs/options.md#withfallback.
 func WithFallback(fraction float64) LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		if !(fraction >= 0 && fraction <= 1) {
