@@ -279,7 +279,7 @@ func WithDenyCache(limiters int) LimiterOption {
 // with a deadline causes a call to Redis, which callers that come at the same time share.
 //
 // With [WithInstalments] the whole request is judged before its first permit is taken, by one more
-// call. While the process process decides ([WithFallback]), callers wait until their deadline.
+// call. While the process decides ([WithFallback]), callers wait until their deadline.
 // [Client.AcquireAll] and [Client.TryAcquireAllTimeout] do the same if one of their limiters has
 // the option, and all can be asked in one step, but may notice late, or never, that a caller waits
 // in vain. See docs/options.md#of-a-limiter.
