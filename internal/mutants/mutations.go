@@ -504,7 +504,7 @@ var mutations = []mutation{
 	{file: "internal/dispatch/lease.go", why: "a grant of TakeAll from leases gives back the oldest permits",
 		old: "source = &sources[i]", new: "source = &Source{}"},
 	{file: "internal/script/run.go", why: "a call does not end with its caller's context",
-		old: "	case <-ctx.Done():\n		err = ctx.Err()\n", new: ""},
+		old: "		case <-ctx.Done():\n			err = ctx.Err()\n", new: ""},
 	{file: "internal/script/errors.go", why: "a caller whose context has not ended gets a context error",
 		old: "	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {", new: "	if true {"},
 	{file: "internal/script/errors.go", why: "an error that WithFallback handles is not ErrUnavailable",

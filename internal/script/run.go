@@ -146,19 +146,22 @@ func Await[T any](
 		value, err := call(bounded)
 		done <- answer{value, err}
 	}()
-	over := time.NewTimer(rest)
-	defer over.Stop()
 	var err error
-	select {
-	case a := <-done:
-		return a.value, Failure(ctx, timeout, a.err)
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-over.C:
-		Grace(func() bool { return len(done) > 0 })
-		err = Late(timeout)
-	case <-away:
-		err = Late(timeout - rest + time.Since(began).Round(time.Millisecond))
+	nearlyOver, over := bounded.Done(), (<-chan time.Time)(nil) // most calls need no second timer
+	for err == nil {
+		select {
+		case a := <-done:
+			return a.value, Failure(ctx, timeout, a.err)
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-nearlyOver:
+			nearlyOver, over = nil, time.After(rest-time.Since(began))
+		case <-over:
+			Grace(func() bool { return len(done) > 0 })
+			err = Late(timeout)
+		case <-away:
+			err = Late(timeout - rest + time.Since(began).Round(time.Millisecond))
+		}
 	}
 	select {
 	case a := <-done: // at the same time
