@@ -284,7 +284,8 @@ func (c *Client) AcquireAllN(ctx context.Context, permits []int64, limiters ...*
 // TryAcquireAllTimeout is AcquireAll, but waits up to timeout. It reports whether all limiters
 // granted. If timeout is 0 or less, it asks once, as [Client.AllowAll] does. It returns false as
 // soon as a reply shows that the permits will not be free in time, as [Limiter.TryAcquireTimeout]
-// does. If the limiters are asked one after the other, a second reply must show it.
+// does. If the limiters are asked one after the other, a second reply must show it, and calls that
+// have begun when the timeout ends go on to the last limiter, unless a request is queued at one.
 func (c *Client) TryAcquireAllTimeout(
 	ctx context.Context, n int64, timeout time.Duration, limiters ...*Limiter,
 ) (bool, error) {
@@ -367,7 +368,7 @@ func (c *Client) askAll(
 	case a.Waits:
 		found, err = c.waitInOrder(ctx, operation, a, sums, distinct)
 	default:
-		found, err = c.askInOrder(ctx, operation, sums, distinct, a.Sources)
+		found, err = c.askInOrder(ctx, operation, a, sums, distinct)
 	}
 	if err != nil {
 		return nil, err
@@ -479,7 +480,7 @@ func (c *Client) waitInOrder(
 	}
 	missed := false // it was there when the permits returned, and was refused
 	for longest := firstPause; ; longest = min(2*longest, longestPause) {
-		found, err := c.askInOrder(ctx, operation, sizes, sorted, nil)
+		found, err := c.askInOrder(ctx, operation, a, sizes, sorted)
 		if err != nil {
 			return nil, err
 		}
@@ -497,32 +498,31 @@ func (c *Client) waitInOrder(
 		if late && (longest > firstPause || !now.Add(pause).Before(a.Until)) {
 			return results, nil
 		}
-		if !missed {
-			wait += min(longestLate, wait/latePart)
+		polite := wait + min(longestLate, wait/latePart)
+		if !missed && (a.Until.IsZero() || now.Add(polite).Before(a.Until)) {
+			wait = polite
 		}
 		missed = missed || wait <= pause
-		timer := time.NewTimer(min(wait, pause))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, fmt.Errorf("%s: %w", operation, ctx.Err())
+		if err := c.core.Pause(ctx, min(wait, pause)); err != nil {
+			return nil, fmt.Errorf("%s: %w", operation, err)
 		}
 	}
 }
 
-// askInOrder asks one limiter after the other. If one refuses, it gives back what it took. It fills
-// in the sources as askTogether does.
+// askInOrder asks one limiter after the other. If one refuses, or if the timeout ends while the
+// request is queued at one, it gives back what it took. It fills in the sources as askTogether does.
 func (c *Client) askInOrder(
-	ctx context.Context, operation string, permits []int64, limiters []*Limiter, sources []dispatch.Source,
+	ctx context.Context, operation string, a dispatch.Ask, permits []int64, limiters []*Limiter,
 ) ([]Result, error) {
+	sources := a.Sources
 	if sources == nil {
 		sources = make([]dispatch.Source, len(limiters))
 	}
 	results := make([]Result, len(limiters))
 	for i, l := range limiters {
 		var err error
-		results[i], err = l.request(ctx, operation+" of", dispatch.Ask{N: permits[i], Detail: true, Source: &sources[i]})
+		one := dispatch.Ask{N: permits[i], Detail: true, Until: a.Until, Source: &sources[i]}
+		results[i], err = l.request(ctx, operation+" of", one)
 		if err != nil {
 			back := undo(ctx, operation, permits, limiters[:i], sources)
 			if ctx.Err() != nil && back != nil {

@@ -79,14 +79,18 @@ type Client struct {
 	localLimiters localgrant.Limiters
 
 	requests sync.Pool    // of *request
-	waiting  atomic.Int64 // waiting callers in all queues
+	waiting  atomic.Int64 // waiting callers in all queues, and in Pause
 	// the check for a closed redis client is scheduled; it runs while callers wait
 	watching atomic.Bool
+	closed   chan struct{} // it is closed once this check has found the redis client closed
+	close    func()        // closes it; may be called repeatedly
 }
 
 // New returns a client.
 func New(config Config) *Client {
 	c := &Client{config: config, ownClock: config.Clock != nil, registry: registry{all: map[queueKey]*queue{}}}
+	c.closed = make(chan struct{})
+	c.close = sync.OnceFunc(func() { close(c.closed) })
 	if !c.ownClock {
 		c.config.Clock = time.Now
 	}

@@ -73,9 +73,28 @@ func (c *Client) watch() {
 			ctx, cancel := context.WithTimeout(context.Background(), c.exchange.Timeout())
 			defer cancel()
 			if errors.Is(c.Topology().Redis().Process(ctx, redis.NewStatusCmd(ctx, "ping")), redis.ErrClosed) {
+				c.close()
 				c.wake("")
 			}
 		}
 		c.watch()
 	})
+}
+
+// Pause blocks for d. It returns early with the error of ctx if that ends, or with redis.ErrClosed
+// if the Redis client is closed and shows that.
+func (c *Client) Pause(ctx context.Context, d time.Duration) error {
+	c.waiting.Add(1)
+	defer c.waiting.Add(-1)
+	c.watch()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-c.closed:
+		return redis.ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }

@@ -723,3 +723,57 @@ func TestManyTimeoutsOfTwoLimiters(t *testing.T) {
 		}
 	})
 }
+
+// One after the other, a timeout that ends while a limiter has a call in flight is a refusal, and
+// what the limiters before it granted is given back.
+func TestTryAcquireAllTimeoutEndsInAQueueOfOneLimiter(t *testing.T) {
+	for _, busy := range []string{"x", "y", "z"} {
+		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+			p := b.Process()
+			limiters := map[string]*rratelimiter.Limiter{}
+			for _, name := range []string{"x", "y", "z"} {
+				limiters[name] = p.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+				b.Granted("one permit", b.Try(limiters[name], 1), 0)
+			}
+			resume := p.Wire.Hang()
+			first := b.Try(limiters[busy], 1)
+			p.Wire.PassNew()
+			call := b.Call(func(ctx context.Context) (bool, error) {
+				return p.TryAcquireAllTimeout(ctx, 1, 5*ms, limiters["z"], limiters["y"], limiters["x"])
+			})
+			b.Waits("before its timeout", call)
+			b.SleepTo(5 * ms)
+			b.Ended("behind a call for "+busy, call, false, 5*ms)
+			if call.Err != nil {
+				t.Error(call.Err)
+			}
+			b.End(resume)
+			b.Granted("the first call", first, 5*ms)
+			for name, l := range limiters {
+				want := int64(1)
+				if name == busy {
+					want++
+				}
+				if used := rig.State(t, l).Used; used != want {
+					t.Errorf("%d permits of %s are in use, expected %d", used, name, want)
+				}
+			}
+		})
+	}
+}
+
+// One after the other, a caller lets others be first when permits return, but not beyond its timeout.
+func TestTryAcquireAllTimeoutIsNotLate(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		rate := rratelimiter.WithRate(rratelimiter.PerSecond(1))
+		x, y := p.RateLimiter("x", rate), p.RateLimiter("y", rate)
+		b.Granted("who takes all", b.Try(y, 1), 0)
+		b.SleepTo(995 * ms)
+		call := b.Call(func(ctx context.Context) (bool, error) {
+			return p.TryAcquireAllTimeout(ctx, 1, 5*ms+20*time.Microsecond, x, y)
+		})
+		b.SleepTo(2 * time.Second)
+		b.Granted("the caller", call, time.Second)
+	})
+}

@@ -301,3 +301,25 @@ func TestClosedRedisClientEndsWaitingSoon(t *testing.T) {
 		}
 	})
 }
+
+// Callers that ask one limiter after the other notice it between two rounds.
+func TestClosedRedisClientEndsWaitingForLimitersInOrder(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		rate := rratelimiter.WithRate(rratelimiter.Rate{Permits: 1, Interval: time.Hour})
+		x, y := p.RateLimiter("x", rate), p.RateLimiter("y", rate)
+		b.Granted("the first", b.Try(y, 1), 0)
+		var waiting []*rig.Call
+		for range 20 {
+			waiting = append(waiting, acquireAll(b, 1, x, y))
+		}
+		b.SleepTo(5 * time.Minute) // they pause for 15 s
+		p.Redis.Close()
+		b.SleepTo(5*time.Minute + 200*ms)
+		for _, c := range waiting {
+			if !c.Ended.Load() || !errors.Is(c.Err, redis.ErrClosed) || errors.Is(c.Err, rratelimiter.ErrOutcomeUnknown) {
+				t.Errorf("ended %v: %v", c.Ended.Load(), c.Err)
+			}
+		}
+	})
+}
