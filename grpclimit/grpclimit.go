@@ -34,6 +34,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/rratelimiter/rratelimiter/httplimit"
@@ -83,8 +84,9 @@ func serve(ctx context.Context, guard *httplimit.Guard, fullMethod string, handl
 //   - CANCELLED or DEADLINE_EXCEEDED if the call's context ended.
 //
 // The first two have a RetryInfo, and the trailer grpc-retry-pushback-ms, from which gRPC clients
-// with a retry policy take the delay. Guard.PartitionKeys adds the keys to the QuotaFailure;
-// Guard.Refuse and Guard.XRateLimit are for HTTP. Check does not see how the call ends, so limits
+// with a retry policy take the delay. A call that can never pass has neither, for example because
+// the rate is 0. Guard.PartitionKeys adds the keys to the QuotaFailure; Guard.Refuse,
+// Guard.XRateLimit and Guard.CORS are for HTTP. Check does not see how the call ends, so limits
 // with CountIf or CostAfter keep the permits that they took.
 func Check(ctx context.Context, guard *httplimit.Guard, fullMethod string) error {
 	return refusal(ctx, guard, guard.Decide(Request(ctx, fullMethod)))
@@ -111,21 +113,23 @@ func refusal(ctx context.Context, guard *httplimit.Guard, d httplimit.Decision) 
 		}
 		quota.Violations = append(quota.Violations, violation)
 	}
-	retry := d.RetryAfter()
-	if retry <= 0 {
-		retry = time.Second
-	}
-	return refuse(ctx, status.New(codes.ResourceExhausted, "too many requests"), retry, quota)
+	return refuse(ctx, status.New(codes.ResourceExhausted, "too many requests"), d.RetryAfter(), quota)
 }
 
+// refuse returns a status with details. retry is the delay until a retry; 0: none is of use. quota
+// may be nil.
 func refuse(ctx context.Context, s *status.Status, retry time.Duration, quota *errdetails.QuotaFailure) error {
-	ms := (retry + time.Millisecond - 1) / time.Millisecond
-	// SetTrailer fails outside a server; the status has the same delay.
-	_ = grpc.SetTrailer(ctx, metadata.Pairs("grpc-retry-pushback-ms", strconv.FormatInt(int64(ms), 10)))
-	detailed, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(retry)})
-	if err == nil && quota != nil {
-		detailed, err = detailed.WithDetails(quota)
+	var details []protoadapt.MessageV1
+	if retry > 0 {
+		ms := (retry + time.Millisecond - 1) / time.Millisecond
+		// SetTrailer fails outside a server; the status has the same delay.
+		_ = grpc.SetTrailer(ctx, metadata.Pairs("grpc-retry-pushback-ms", strconv.FormatInt(int64(ms), 10)))
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(retry)})
 	}
+	if quota != nil {
+		details = append(details, quota)
+	}
+	detailed, err := s.WithDetails(details...)
 	if err != nil {
 		return s.Err()
 	}

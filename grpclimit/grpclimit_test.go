@@ -115,6 +115,29 @@ func TestRefusedCallIsToldWhenToComeBack(t *testing.T) {
 	wantCodes(t, t.Context(), c, codes.OK)
 }
 
+// A retry of a call that can never pass is of no use: it is told no delay, as httplimit sets no
+// Retry-After.
+func TestCallThatCanNeverPassIsToldNoDelay(t *testing.T) {
+	client := limittest.New(t).Client()
+	none := client.RateLimiter("none", rratelimiter.WithRate(rratelimiter.PerSecond(0)))
+	zero := httplimit.Per(client, "zero", rratelimiter.PerSecond(0), nil)
+	for name, limit := range map[string]httplimit.Limit{
+		"rate 0":                    zero,
+		"rate 0, not known":         httplimit.Shared("none", none),
+		"rate 0 with a penalty":     zero.Penalty(client, time.Hour),
+		"more than rate, not known": httplimit.Shared("none", none).Cost(func(*http.Request) int64 { return 2 }),
+	} {
+		guard := httplimit.New(limit)
+		guard.Policy = &httplimit.Policy{Bound: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)}
+		var trailer metadata.MD
+		refused := status.Convert(call(t.Context(), serve(t, guard), grpc.Trailer(&trailer)))
+		if refused.Code() != codes.ResourceExhausted || len(refused.Details()) != 1 ||
+			len(trailer["grpc-retry-pushback-ms"]) > 0 {
+			t.Errorf("%s: %v, %v, %v", name, refused, refused.Details(), trailer)
+		}
+	}
+}
+
 // logins is a health service whose calls fail with the code in the field code of their metadata.
 type logins struct {
 	grpc_health_v1.UnimplementedHealthServer
