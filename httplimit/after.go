@@ -32,8 +32,8 @@ import (
 //   - if this process granted them locally (FailLocal);
 //   - if the limiter has no method Release, such as the limiters of the package classic.
 //
-// CountIf does not combine with rratelimiter.WithDenyCache: a process keeps refusing until the time
-// in its cache, although another process has given permits back.
+// With rratelimiter.WithDenyCache, such a limit does not use its cache, and is not checked in one
+// call with others: another process can have given permits back. A penalty of the limit is cached.
 func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)
@@ -55,8 +55,7 @@ func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 // If the limiter has no method Release (package classic), or if this process granted the permits
 // locally (FailLocal), f is not called, and the cost is not corrected. A limiter with Release but
 // without AcquireUpTo grants either the whole difference or nothing. If a limit has both CountIf
-// and CostAfter, and the function of CountIf returns false, the cost is 0. CostAfter does not
-// combine with rratelimiter.WithDenyCache, as CountIf does not.
+// and CostAfter, and the function of CountIf returns false, the cost is 0.
 func (l Limit) CostAfter(f func(status int, h http.Header) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)

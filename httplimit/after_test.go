@@ -15,7 +15,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
@@ -332,6 +336,54 @@ func TestDecisionThatSettles(t *testing.T) {
 			if !d.Outcome.Passed() || d.Settles() != want {
 				t.Errorf("limit %d, request %d: %v, settles: %v", i, request+1, d.Outcome, d.Settles())
 			}
+		}
+	}
+}
+
+// What another process gives back, this one grants: it keeps no refusal of a limit whose permits
+// come back after the response.
+func TestPermitsThatComeBackAreFreeDespiteADenyCache(t *testing.T) {
+	for name, change := range map[string]func(Limit) Limit{
+		"CountIf":   func(l Limit) Limit { return l.CountIf(func(status int, _ http.Header) bool { return status == 401 }) },
+		"CostAfter": func(l Limit) Limit { return l.CostAfter(func(int, http.Header) int64 { return 0 }) },
+	} {
+		for _, kind := range []string{"one limit", "two limits", "two limits without a common slot"} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+					one := rig.New(t, s)
+					guard := func(client *rratelimiter.Client) *Guard {
+						cached := rratelimiter.WithDenyCache(100)
+						limits := []Limit{change(Per(client, "login", rratelimiter.PerHour(1), byAddr, cached))}
+						if kind != "one limit" {
+							limits = append(limits, Per(client, "all", rratelimiter.PerHour(100), nil, cached))
+						}
+						return patient(limits...)
+					}
+					here, there := guard(one.Client), guard(one.Beside("other").Client)
+					if kind == "two limits without a common slot" {
+						ring := redis.NewRing(&redis.RingOptions{
+							Addrs: map[string]string{"one": s.Addr}, DB: s.Options().DB, DialTimeout: time.Minute,
+						})
+						t.Cleanup(func() { ring.Close() })
+						here = guard(rratelimiter.NewClient(ring, rratelimiter.WithClock(one.Now)))
+					}
+					r := httptest.NewRequest(http.MethodPost, "/", nil)
+					inFlight := there.Decide(r)
+					wantOutcomes(t, here, r, Denied, Denied)
+					there.ActivePolicy().Settle(t.Context(), inFlight, 200, http.Header{})
+					awaitUsed(t, one.Limiter("ratelimit:192.0.2.1:login"), 0)
+					wantOutcomes(t, here, r, Allowed, Denied)
+				})
+			})
+		}
+	}
+}
+
+func wantOutcomes(t *testing.T, guard *Guard, r *http.Request, want ...Outcome) {
+	t.Helper()
+	for i, o := range want {
+		if d := guard.Decide(r); d.Outcome != o {
+			t.Errorf("request %d: %v, %v, want %v", i+1, d.Outcome, d.Err, o)
 		}
 	}
 }
