@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -110,13 +111,12 @@ func (tr *trace) outage() bool {
 func sums(tr *trace) (faults []string) {
 	for i, l := range tr.limiters {
 		told, unknown := int64(0), int64(0)
+		// taken has more than was told: a lease; a retry that dates all permits of a period anew; and
+		// permits that were given back, because another limiter refused
+		more := l.has("WithLease") ||
+			l.has("WithGranularity") && slices.ContainsFunc(tr.faults, func(f fault) bool { return f.kind == lost })
 		for _, c := range tr.calls {
-			if tr.apart(c) {
-				return nil // what was taken of one limiter is given back
-			}
-			if l.has("WithGranularity") && slices.ContainsFunc(tr.faults, func(f fault) bool { return f.kind == lost }) {
-				return nil // a retry dates all permits of the period anew
-			}
+			more = more || tr.apart(c) && slices.Contains(c.of, i)
 			for at, of := range c.of {
 				if of != i {
 					continue
@@ -134,7 +134,7 @@ func sums(tr *trace) (faults []string) {
 		if told > tr.taken[i] && !(l.has("WithFallback") && tr.outage()) {
 			faults = append(faults, fmt.Sprintf("limiter %d: %d permits were told, %d taken", i, told, tr.taken[i]))
 		}
-		if tr.taken[i] > told+unknown && !l.has("WithLease") {
+		if tr.taken[i] > told+unknown && !more {
 			faults = append(faults, fmt.Sprintf("limiter %d: %d permits were taken, %d told", i, tr.taken[i], told+unknown))
 		}
 	}
@@ -335,17 +335,38 @@ func failsFast(tr *trace, c *call) string {
 }
 
 func staysThere(tr *trace, c *call) string {
-	if !errors.Is(c.err, rratelimiter.ErrNotInitialized) || tr.exempt(c.start, c.end) || tr.above(c) >= 0 || tr.apart(c) {
-		return "" // a limiter that is asked apart has to have a keep-alive that is long enough
+	if !errors.Is(c.err, rratelimiter.ErrNotInitialized) || tr.exempt(c.start, c.end) || tr.above(c) >= 0 {
+		return ""
 	}
-	expires := slices.ContainsFunc(c.of, func(of int) bool { return tr.limiters[of].rate.KeepAlive > 0 })
-	if !expires {
-		return "its limiters have no keep-alive"
+	of := c.of[0]
+	if i := slices.IndexFunc(c.of, func(of int) bool { return tr.isNamed(of, c.err) }); i >= 0 {
+		of = c.of[i]
 	}
-	if c.end > c.start+tr.slack(c) {
+	l := &tr.limiters[of]
+	switch used := tr.used(of, c.end); {
+	case l.rate.KeepAlive == 0:
+		return "its limiter has no keep-alive"
+	case c.end < used+l.rate.KeepAlive:
+		return fmt.Sprintf("its limiter was used at %v", used)
+	// a caller that asks its limiters one after the other keeps none of them while it waits
+	case !tr.apart(c) && c.end > c.start+tr.slack(c):
 		return "it had waited"
 	}
 	return ""
+}
+
+// used returns when Redis has last granted permits of a limiter, at the earliest; 0: its rate was
+// set then.
+func (tr *trace) used(of int, before time.Duration) (last time.Duration) {
+	if l := &tr.limiters[of]; l.has("WithLease") || l.has("WithFallback") && tr.outage() {
+		return 0 // the process may have granted them
+	}
+	for _, c := range tr.calls {
+		if i := slices.Index(c.of, of); i >= 0 && c.granted[i] > 0 && c.end <= before {
+			last = max(last, c.start)
+		}
+	}
+	return last
 }
 
 func obeys(tr *trace, c *call) string {
@@ -395,23 +416,27 @@ func tellsWhich(tr *trace, c *call) string {
 			return fmt.Sprintf("RetryAfter of limiter %d is %v", c.of[i], r.RetryAfter)
 		}
 	}
-	// with a late reply, the permits may be free by then
-	if c.allowed && refused > 0 || !c.allowed && refused == 0 && c.end == c.start {
+	if c.allowed != (refused == 0) {
 		return fmt.Sprintf("%d limiters refused", refused)
 	}
 	return ""
+}
+
+// isNamed reports whether an error names a limiter.
+func (tr *trace) isNamed(of int, err error) bool {
+	return strings.Contains(err.Error(), strconv.Quote(tr.name(of)))
 }
 
 func names(tr *trace, c *call) string {
 	if c.err == nil || errors.Is(c.err, rratelimiter.ErrInvalidPermits) {
 		return ""
 	}
-	if len(c.of) == 1 && !strings.Contains(c.err.Error(), tr.name(c.of[0])) {
+	if len(c.of) == 1 && !tr.isNamed(c.of[0], c.err) {
 		return "the error does not name the limiter"
 	}
 	if errors.Is(c.err, rratelimiter.ErrExceedsRate) {
 		for i, of := range c.of {
-			if strings.Contains(c.err.Error(), tr.name(of)) && c.n[i] > tr.limiters[of].rate.Permits {
+			if tr.isNamed(of, c.err) && c.n[i] > tr.limiters[of].rate.Permits {
 				return ""
 			}
 		}
