@@ -328,7 +328,8 @@ func overview(r *Report) grid {
 
 // isMinor reports whether the page leaves out a row, since another one shows much the same.
 func isMinor(name string) bool {
-	return slices.Contains([]string{rowReturn1, rowGranularity, rowAuto}, name) || strings.HasPrefix(name, "Redisson 3.17.5")
+	return slices.Contains([]string{rowReturn1, rowGranularity, rowAuto}, name) ||
+		strings.HasPrefix(name, "Redisson 3.17.5")
 }
 
 // A column is a workload in a table.

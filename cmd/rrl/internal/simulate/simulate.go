@@ -237,6 +237,9 @@ func renew(ctx context.Context, page string, which []algorithm, weigh scale, out
 		all = append(all, s)
 		fmt.Fprintln(out, chart)
 	}
+	if len(all) != len(named) {
+		return fmt.Errorf("%s names a trace that is not built in: %s", page, strings.Join(named, ", "))
+	}
 	_, renewed, err := tableIn(string(text), all...)
 	if err != nil {
 		return err

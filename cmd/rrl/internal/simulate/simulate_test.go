@@ -161,7 +161,8 @@ func TestSimulateRenewsAPage(t *testing.T) {
 		t.Fatal(err, out.String())
 	}
 	renewed := string(content(t, page))
-	if strings.Contains(renewed, "what was") || !strings.Contains(renewed, "| algorithm | early-burst | two-halves | border |\n") ||
+	if strings.Contains(renewed, "what was") ||
+		!strings.Contains(renewed, "| algorithm | early-burst | two-halves | border |\n") ||
 		strings.Count(renewed, "| gcra |") != 1 ||
 		!strings.HasSuffix(renewed, "<!-- end -->\nafter\n") {
 		t.Error(renewed)
@@ -171,11 +172,15 @@ func TestSimulateRenewsAPage(t *testing.T) {
 	) {
 		t.Error("the chart has no gcra")
 	}
-	if err := os.WriteFile(page, []byte("no place"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := Run(t.Context(), o, nil, &out); err == nil || !strings.Contains(err.Error(), "no line") {
-		t.Error(err)
+	for text, want := range map[string]string{
+		"no place": "no line", "<!-- measured: border, bordre -->\n<!-- end -->\n": "not built in",
+	} {
+		if err := os.WriteFile(page, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := Run(t.Context(), o, nil, &out); err == nil || !strings.Contains(err.Error(), want) {
+			t.Error(err)
+		}
 	}
 }
 
