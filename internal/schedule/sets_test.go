@@ -529,6 +529,7 @@ func TestARequestBehindAKeepWithoutADateIsNotRefused(t *testing.T) {
 			"counts now":   {func(s *story, k *Keep) { s.q.Redate(k, start.Add(-ms), s.m.Clock) }, []protocol.Group{five, eight}},
 			"left":         {func(s *story, k *Keep) { s.q.Drop(k, time.Time{}) }, []protocol.Group{eight}},
 			"was granted":  {func(s *story, k *Keep) { s.q.Drop(k, start) }, []protocol.Group{eight}},
+			"granted late": {func(s *story, k *Keep) { s.q.Drop(k, s.m.Mono) }, []protocol.Group{eight}},
 		} {
 			s := newStory(t)
 			s.q.settings.FailFast = failFast
