@@ -20,9 +20,14 @@ var (
 	// ErrExceedsRate means that one request asked for more permits than the rate has. At a rate of 0,
 	// any request does. This error is a refusal, not a failure of Redis.
 	ErrExceedsRate = schedule.ErrExceedsRate
-	// ErrInvalidPermits means that a request asked for fewer than one permit (Release, Return: fewer
-	// than zero), or that AllowAllN, AcquireAllN or TakeAll got slices of different lengths.
+	// ErrInvalidPermits means that a request asked for fewer than one permit (Release, Return, Charge,
+	// ChargeAll, Settle: fewer than zero), or that AllowAllN, AcquireAllN, TakeAll, ChargeAll or
+	// GrantAll.Settle got slices of different lengths.
 	ErrInvalidPermits = errors.New("rratelimiter: invalid number of permits")
+	// ErrDebtBound means that Charge, ChargeAll or Settle counted fewer permits than were used, because
+	// the debt is as large as [WithMaxDebt] allows. The text has the number that was counted. The other
+	// results of the method are valid.
+	ErrDebtBound = errors.New("rratelimiter: the debt has reached its bound")
 	// ErrInvalidRate means that a Rate cannot be set. The text names the invalid field.
 	ErrInvalidRate = errors.New("rratelimiter: invalid rate")
 	// ErrInvalidOption means that an option or an argument is invalid. NewClient and RateLimiter

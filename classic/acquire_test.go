@@ -353,7 +353,7 @@ func TestAHungServerBlocksNoLongerThanTheContext(t *testing.T) {
 	for i, subject := range all {
 		limiters[i] = subject.make(rdb, fmt.Sprint("{", i, "}"))
 	}
-	conns := make([]*redis.Conn, 2*len(all)) // one for each call below, so that it is sent
+	conns := make([]*redis.Conn, 3*len(all)) // one for each call below, so that it is sent
 	for i := range conns {
 		conns[i] = rdb.Conn()
 		if err := conns[i].Ping(t.Context()).Err(); err != nil {
@@ -369,6 +369,7 @@ func TestAHungServerBlocksNoLongerThanTheContext(t *testing.T) {
 	for i, subject := range all {
 		for what, ask := range map[string]func(context.Context) error{
 			"Allow":   func(ctx context.Context) error { _, err := limiters[i].Allow(ctx, 1); return err },
+			"Charge":  func(ctx context.Context) error { _, err := limiters[i].Charge(ctx, 1); return err },
 			"Acquire": func(ctx context.Context) error { return limiters[i].Acquire(ctx, 1) },
 		} {
 			wait.Go(func() {
@@ -410,6 +411,7 @@ func TestAHungServerBlocksNoLongerThanTheCallTimeout(t *testing.T) {
 					hang()
 					for what, ask := range map[string]func() error{
 						"Allow":   func() error { _, err := l.Allow(context.Background(), 1); return err },
+						"Charge":  func() error { _, err := l.Charge(context.Background(), 1); return err },
 						"Peek":    func() error { _, err := l.Peek(context.Background(), 1); return err },
 						"Acquire": func() error { return l.Acquire(t.Context(), 1) },
 					} {

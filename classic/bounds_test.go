@@ -100,7 +100,7 @@ func subjects() []subject {
 		},
 		{
 			name:     "token bucket",
-			repaired: 2 * time.Minute,
+			repaired: 12 * time.Minute,
 			most:     10,
 			over:     everywhere,
 			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
@@ -110,7 +110,7 @@ func subjects() []subject {
 		},
 		{
 			name:     "token bucket with debt",
-			repaired: 2 * time.Minute,
+			repaired: 16 * time.Minute,
 			most:     14,
 			over:     everywhere,
 			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
@@ -124,7 +124,7 @@ func subjects() []subject {
 		},
 		{
 			name:     "gateway bucket",
-			repaired: time.Minute + interval,
+			repaired: 200*time.Second + interval,
 			most:     limit,
 			over:     everywhere,
 			bound: func(t time.Duration) int64 {
@@ -140,7 +140,7 @@ func subjects() []subject {
 		},
 		{
 			name:     "Spring bucket",
-			repaired: 2 * time.Second,
+			repaired: 334 * time.Second,
 			most:     limit,
 			over:     everywhere,
 			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
@@ -181,7 +181,7 @@ func subjects() []subject {
 		},
 		{
 			name:     "leaky bucket",
-			repaired: time.Minute + 1200*ms,
+			repaired: time.Minute + 132*time.Second,
 			most:     6,
 			over:     everywhere,
 			bound:    flowing(6, 5),
@@ -192,7 +192,7 @@ func subjects() []subject {
 		},
 		{
 			name:     "leaky queue, without waiting",
-			repaired: time.Minute + 1200*ms,
+			repaired: time.Minute + 132*time.Second,
 			most:     1,
 			over:     everywhere,
 			bound:    flowing(1, 5),
@@ -203,7 +203,7 @@ func subjects() []subject {
 		},
 		{
 			name:     "GCRA",
-			repaired: time.Minute,
+			repaired: 132 * time.Second,
 			most:     6,
 			over:     everywhere,
 			bound:    flowing(6, 5),

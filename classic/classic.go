@@ -1,8 +1,8 @@
 // Package classic has the classic rate limiting algorithms. Each uses the Redis layout that many
 // services already use, so Go services can share their limits. (A Smooth is an exception: it uses
 // no Redis and keeps its state in the process.) All have the same methods: Allow tries once, Peek
-// says what Allow would return, and Acquire waits. Allow and Peek are those of an
-// rratelimiter.Limiter, too.
+// says what Allow would return, Acquire waits, and Charge counts use that is known only afterwards.
+// Allow, Peek and Charge are those of an rratelimiter.Limiter, too.
 //
 //	limiter := classic.NewFixedWindow(rdb, ip+":"+route, rratelimiter.PerSecond(10))
 //	result, err := limiter.Allow(ctx, 1)
@@ -22,6 +22,7 @@
 package classic
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -45,7 +46,9 @@ type Limiter struct {
 	clock   func() time.Time
 	err     error // invalid parameters, returned by every method
 	turn    chan struct{}
-	try     func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) // peek: change nothing
+	// try returns a result without Limit and Allowed, and how many permits it counted. Remaining is
+	// negative in debt.
+	try func(ctx context.Context, n int64, m mode) (r rratelimiter.Result, taken int64, err error)
 }
 
 // Name returns the key or name with which the limiter was made.
@@ -58,7 +61,7 @@ func (l *Limiter) Name() string { return l.name }
 // with ErrOutcomeUnknown if Redis may have executed the call. A call that was not sent before that
 // is never sent.
 func (l *Limiter) Allow(ctx context.Context, n int64) (rratelimiter.Result, error) {
-	r, err := l.ask(ctx, n, false)
+	r, err := l.ask(ctx, n, take)
 	return r, l.wrap("allow", err)
 }
 
@@ -66,8 +69,27 @@ func (l *Limiter) Allow(ctx context.Context, n int64) (rratelimiter.Result, erro
 // Result.Remaining differs: it is the number of permits that are free now, n of them included if
 // Allowed. A lost reply never causes ErrOutcomeUnknown.
 func (l *Limiter) Peek(ctx context.Context, n int64) (rratelimiter.Result, error) {
-	r, err := l.ask(ctx, n, true)
+	r, err := l.ask(ctx, n, peek)
 	return r, l.wrap("peek at", err)
+}
+
+// Charge counts n permits that were used, whether they are free or not, as Charge of an
+// rratelimiter.Limiter does. It refuses nothing and does not wait. What is not free is a debt:
+// until that is paid back, requests are refused.
+//
+// Windows, a SlidingLog and a Quota count a charge as long as any permit, however much it is, up to
+// 2^53 - 1 in all: a debt ends with the window or the period. A bucket and a GCRA pay a debt back
+// at their rate; there, it is at most ten times what one request can take (Result.Limit, and
+// Tokens.Debt). If n is more, Charge counts up to the bound and returns the Result with
+// ErrDebtBound.
+//
+// Result.Allowed reports whether a permit was free before. RetryAfter is the time until a permit is
+// free, 0 if one is now. If n is 0, Charge counts nothing and tells the same. If n is negative, the
+// error is ErrInvalidPermits. All other errors are those of Allow. A charge whose outcome is
+// unknown is not repeated either.
+func (l *Limiter) Charge(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	r, err := l.ask(ctx, n, charge)
+	return r, l.wrap("charge", err)
 }
 
 // Acquire takes n permits and waits for them until ctx ends. Callers of one Limiter value are
@@ -86,7 +108,7 @@ const (
 )
 
 func (l *Limiter) acquire(ctx context.Context, n int64) error {
-	if err := l.check(n); err != nil {
+	if err := l.check(n, 1, l.most); err != nil {
 		return err
 	}
 	// Go serves the senders that wait for a channel in their order.
@@ -97,7 +119,7 @@ func (l *Limiter) acquire(ctx context.Context, n int64) error {
 		return ctx.Err()
 	}
 	for {
-		r, err := l.ask(ctx, n, false)
+		r, err := l.ask(ctx, n, take)
 		if err != nil || r.Allowed {
 			return err
 		}
@@ -107,40 +129,55 @@ func (l *Limiter) acquire(ctx context.Context, n int64) error {
 	}
 }
 
-func (l *Limiter) ask(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
-	if err := l.check(n); err != nil {
+func (l *Limiter) ask(ctx context.Context, n int64, m mode) (rratelimiter.Result, error) {
+	least, most := int64(1), l.most
+	if m == charge {
+		least, most = 0, math.MaxInt64
+	}
+	if err := cmp.Or(l.check(n, least, most), ctx.Err()); err != nil {
 		return rratelimiter.Result{}, err
 	}
-	if err := ctx.Err(); err != nil {
-		return rratelimiter.Result{}, err
+	if n == 0 {
+		m |= peek
 	}
-	r, err := l.try(ctx, n, peek)
+	r, taken, err := l.try(ctx, min(n, mostExact), m)
 	if err != nil {
 		return rratelimiter.Result{}, err
 	}
-	r.Limit = l.limit
-	if peek && r.Allowed {
+	r.Limit, r.Allowed = l.limit, taken > 0
+	ready := r.Allowed // a retry need not wait
+	switch {
+	case m&charge != 0:
+		r.Allowed, ready = r.Remaining+taken > 0, r.Remaining > 0
+		r.RetryAfter = r.NextAfter
+		if r.Remaining >= l.limit {
+			r.ResetAfter = 0
+		}
+		if taken < n {
+			err = fmt.Errorf("%w: %d of %d permits counted", rratelimiter.ErrDebtBound, taken, n)
+		}
+	case m == peek && r.Allowed:
 		r.Remaining += n
 	}
 	r.Remaining = max(0, r.Remaining)
 	r.ResetAfter = max(0, r.ResetAfter)
 	r.NextAfter = max(0, min(r.NextAfter, r.ResetAfter))
 	switch {
-	case r.Allowed:
+	case ready:
 		r.RetryAfter = 0
 	case r.RetryAfter <= 0: // the TTL of the key is below 1 ms
 		r.RetryAfter = shortestPause
 	}
-	return r, nil
+	return r, err
 }
 
-func (l *Limiter) check(n int64) error {
+func (l *Limiter) check(n, least, most int64) error {
 	switch {
 	case l.err != nil:
 		return l.err
-	case n < 1:
+	case n < least:
 		return fmt.Errorf("%w (%d)", rratelimiter.ErrInvalidPermits, n)
-	case n > l.most:
+	case n > most:
 		return fmt.Errorf("%w (%d)", rratelimiter.ErrExceedsRate, n)
 	}
 	return nil

@@ -25,14 +25,14 @@ var cursorWindowScript = load("cursor_window")
 // 10 a second, 10 at 0.9 s and 10 at 1.1 s are 20 in 0.2 s. At most 2 x Permits in any interval.
 func NewCursorWindow(rdb rratelimiter.Redis, name string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	l := newLimiter(rdb, name, rate.Permits, rate.Permits, opts, checkRate(rate))
-	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+	l.try = func(ctx context.Context, n int64, m mode) (rratelimiter.Result, int64, error) {
 		reply, err := l.run(
-			ctx, cursorWindowScript, peek, []string{name}, rate.Permits, rate.Interval.Milliseconds(), l.now(), n,
+			ctx, cursorWindowScript, m, []string{name}, rate.Permits, rate.Interval.Milliseconds(), l.now(), n,
 		)
 		if err != nil {
-			return rratelimiter.Result{}, err
+			return rratelimiter.Result{}, 0, err
 		}
-		return counted(rate.Permits, reply), nil
+		return counted(rate.Permits, reply), reply[0], nil
 	}
 	return l
 }

@@ -348,9 +348,20 @@ func TestSlidingLogForgetsRecordsAhead(t *testing.T) {
 func TestTokenBucketForgetsADebtThatNobodyMade(t *testing.T) {
 	onServers(t, func(b *bench) {
 		l := classic.NewTokenBucket(b.rdb, "key", tokens, b.clock())
-		for state, wait := range map[int]time.Duration{-100: 51 * 5 * time.Second, -101: 5 * time.Second} {
+		for state, wait := range map[int]time.Duration{-1000: 501 * 5 * time.Second, -1001: 5 * time.Second} {
 			b.do("set", "key", state)
 			b.do("set", "key_time", b.now.Unix())
+			equal(b, fmt.Sprint(state, " tokens: retry after"), b.refused(l, 1).RetryAfter, wait)
+		}
+	})
+}
+
+func TestSpringBucketForgetsADebtThatNobodyMade(t *testing.T) {
+	onServers(t, func(b *bench) {
+		l := classic.NewSpringBucket(b.rdb, "id", classic.Spring{ReplenishRate: 2, BurstCapacity: 10}, b.clock())
+		for state, wait := range map[int]time.Duration{-1000: 501 * time.Second, -1001: time.Second} {
+			b.do("set", "request_rate_limiter.{id}.tokens", state)
+			b.do("set", "request_rate_limiter.{id}.timestamp", b.now.Unix())
 			equal(b, fmt.Sprint(state, " tokens: retry after"), b.refused(l, 1).RetryAfter, wait)
 		}
 	})
@@ -362,9 +373,9 @@ func TestGCRAForgetsATimeThatNobodyMade(t *testing.T) {
 		ahead := func(d time.Duration) string {
 			return strconv.FormatInt(b.now.Add(d).Unix()-time.Date(2017, time.January, 1, 0, 0, 0, 0, time.UTC).Unix(), 10)
 		}
-		b.do("set", "rate:key", ahead(50*time.Minute)) // by a limiter with a larger burst
-		equal(b, "retry after", b.refused(l, 1).RetryAfter.Round(time.Second), 46*time.Minute)
-		b.do("set", "rate:key", ahead(51*time.Minute))
+		b.do("set", "rate:key", ahead(550*time.Minute)) // a debt of a limiter with a larger burst
+		equal(b, "retry after", b.refused(l, 1).RetryAfter.Round(time.Second), 546*time.Minute)
+		b.do("set", "rate:key", ahead(551*time.Minute))
 		b.granted(l, 5)
 		b.refused(l, 1)
 	})

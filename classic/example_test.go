@@ -97,6 +97,30 @@ func ExampleLimiter_Peek() {
 }
 
 // The usual weakness of a fixed window: twice the rate on both sides of a border.
+// A month's quota of a language model's tokens: each answer is charged when its length is known.
+func ExampleLimiter_Charge() {
+	server := limittest.Start()
+	defer server.Close()
+	ctx := context.Background()
+
+	month := classic.Days{Period: classic.Monthly(1)}
+	quota := classic.NewQuota(server.Redis(), "tenant:7", 1_000_000, month, classic.WithClock(server.Now))
+	for _, used := range []int64{999_000, 4_000} {
+		before, err := quota.Charge(ctx, 0) // is a token free?
+		fmt.Println(before.Allowed, before.Remaining, err)
+		after, err := quota.Charge(ctx, used)
+		fmt.Println(after.Remaining, after.RetryAfter.Round(24*time.Hour), err)
+	}
+	refused, err := quota.Allow(ctx, 1)
+	fmt.Println(refused.Allowed, err)
+	// Output:
+	// true 1000000 <nil>
+	// 1000 0s <nil>
+	// true 1000 <nil>
+	// 0 744h0m0s <nil>
+	// false <nil>
+}
+
 func ExampleNewCursorWindow() {
 	server := limittest.Start()
 	defer server.Close()

@@ -35,8 +35,10 @@ type Gateway struct {
 //
 // Layout: one hash, best named by GatewayKey: lastRefillTime, when the last refill was due (ms),
 // and tokensRemaining. Its TTL is an interval and 1 ms from its last change. A time that is
-// missing, or more than one minute and more than an interval ahead, is replaced by now. If
-// tokensRemaining is missing or invalid, the bucket counts as full.
+// missing, or ahead by more than one minute, an interval and ten times the longest debt, is
+// replaced by now. If tokensRemaining is missing or invalid, the bucket counts as full. The debt of
+// a Charge is a lastRefillTime that is ahead: until then the usual scripts refill nothing. They
+// accept no negative number of tokens.
 //
 // The scripts in common use have three bugs that this one avoids. They pass the interval in ms to
 // EXPIRE, which takes seconds. They set the TTL only when the bucket is made, so a bucket in use
@@ -52,11 +54,11 @@ type Gateway struct {
 func NewGatewayBucket(rdb rratelimiter.Redis, key string, p Gateway, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, p.Capacity, p.Capacity, opts, p.check())
 	every, interval := p.Every.Milliseconds(), p.Interval.Milliseconds()
-	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+	l.try = func(ctx context.Context, n int64, m mode) (rratelimiter.Result, int64, error) {
 		now := l.now()
-		reply, err := l.run(ctx, gatewayBucketScript, peek, []string{key}, every, now, p.Capacity, interval, n)
+		reply, err := l.run(ctx, gatewayBucketScript, m, []string{key}, every, now, p.Capacity, interval, n)
 		if err != nil {
-			return rratelimiter.Result{}, err
+			return rratelimiter.Result{}, 0, err
 		}
 		tokens, last, stored := reply[1], reply[2], reply[3]
 		// after returns the time until the bucket holds that many tokens, by refills or by the interval
@@ -68,10 +70,13 @@ func NewGatewayBucket(rdb rratelimiter.Redis, key string, p Gateway, opts ...Opt
 			refills := min(wanted-tokens, interval/every+1) // more take longer than an interval
 			return millis(min(last+refills*every, stored+interval+1) - now)
 		}
-		return rratelimiter.Result{
-			Allowed: reply[0] == 1, Remaining: tokens, RetryAfter: after(n), NextAfter: after(tokens + 1),
-			ResetAfter: after(p.Capacity),
-		}, nil
+		r := rratelimiter.Result{
+			Remaining: tokens, RetryAfter: after(n), NextAfter: after(tokens + 1), ResetAfter: after(p.Capacity),
+		}
+		if tokens == 0 && last > now {
+			r.Remaining = -(last - now + every - 1) / every // a debt
+		}
+		return r, reply[0], nil
 	}
 	return l
 }

@@ -26,7 +26,8 @@ var gcraScript = load("gcra")
 // Layout: rate:KEY holds the TAT in seconds since the beginning of 2017, with as many digits as a
 // double has. It lives until that time, rounded up to seconds, but at most 1e9 s. A value counts as
 // missing if it is not a decimal number, or if it is ahead of now by more than one minute and by
-// more than ten times the duration of the burst.
+// more than 110 times the duration of the burst, ten times that of a Charge. redis_rate accepts
+// any.
 //
 // Cost: one key that holds a number, one call with three commands. It works on a cluster: there is
 // one key. The clock is the server's, unless WithClock sets another, so clients' clocks don't
@@ -38,22 +39,23 @@ var gcraScript = load("gcra")
 // a microsecond late.
 func NewGCRA(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, burst int64, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, burst, burst, opts, checkRate(rate), checkCount("permits of burst", burst, mostPermits))
-	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
-		cmd, err := ask(ctx, l, gcraScript, peek,
+	l.try = func(ctx context.Context, n int64, m mode) (rratelimiter.Result, int64, error) {
+		cmd, err := ask(ctx, l, gcraScript, m,
 			func(ctx context.Context, a *script.Attempts, s *script.Script) (*redis.Cmd, error) {
 				return l.servers.TryAny(ctx, a, s, []string{"rate:" + key},
-					burst, rate.Permits, rate.Interval.Seconds(), n, l.serverNow())
+					m.args(burst, rate.Permits, rate.Interval.Seconds(), n, l.serverNow())...)
 			})
 		if err != nil {
-			return rratelimiter.Result{}, err
+			return rratelimiter.Result{}, 0, err
 		}
-		r, err := gcraResult(cmd.Slice())
-		// k permits return, one after each period, the last one after ResetAfter.
+		r, taken, err := gcraResult(cmd.Slice())
+		// k permits return, one after each period, the last one after ResetAfter. What is owed
+		// returns first.
 		each := float64(rate.Interval) / float64(rate.Permits)
-		if k := math.Ceil(float64(r.ResetAfter)/each - 1e-6); k > 0 {
+		if k := min(math.Ceil(float64(r.ResetAfter)/each-1e-6), float64(burst)); k > 0 {
 			r.NextAfter = r.ResetAfter - time.Duration((k-1)*each)
 		}
-		return r, err
+		return r, taken, err
 	}
 	return l
 }
@@ -67,24 +69,23 @@ func (l *Limiter) serverNow() string {
 	return fmt.Sprintf("%d.%06d", micros/1e6, micros%1e6)
 }
 
-// gcraResult returns the result of a reply in which times are texts, in seconds.
-func gcraResult(reply []any, err error) (rratelimiter.Result, error) {
+// gcraResult returns the result of a reply in which times are texts, in seconds, and the permits
+// that were counted.
+func gcraResult(reply []any, err error) (r rratelimiter.Result, taken int64, _ error) {
 	if err != nil {
-		return rratelimiter.Result{}, err
+		return r, 0, err
 	}
 	var seconds [2]float64
 	for i := range seconds {
 		text, _ := reply[2+i].(string)
 		if seconds[i], err = strconv.ParseFloat(text, 64); err != nil {
-			return rratelimiter.Result{}, err
+			return r, 0, err
 		}
 	}
-	granted, _ := reply[0].(int64)
-	remaining, _ := reply[1].(int64)
-	return rratelimiter.Result{
-		Allowed: granted > 0, Remaining: remaining,
-		RetryAfter: duration(seconds[0]), ResetAfter: duration(seconds[1]),
-	}, nil
+	taken, _ = reply[0].(int64)
+	r.Remaining, _ = reply[1].(int64)
+	r.RetryAfter, r.ResetAfter = duration(seconds[0]), duration(seconds[1])
+	return r, taken, nil
 }
 
 // duration returns a time in seconds as a Duration, at most the longest one.

@@ -19,7 +19,8 @@ var leakyBucketScript = load("leaky_bucket")
 // lastLeak, the time of that level (ms). It lives until the bucket is empty, but at most 1e9 s. A
 // level that is no number is zero. If the time is invalid, or ahead by more than a minute and by
 // more than a full bucket takes to empty, it is replaced by now, and the level is at most the
-// capacity. A level above ten times the capacity is reduced to the capacity.
+// capacity. A level above 110 times the capacity, ten times that of a Charge, is reduced to the
+// capacity.
 //
 // Cost: one hash of two numbers, one call with three commands. It works on a cluster: there is one
 // key.
@@ -32,25 +33,24 @@ func NewLeakyBucket(
 ) *Limiter {
 	fault := checkCount("drops of capacity", capacity, mostPermits)
 	l := newLimiter(rdb, key, capacity, capacity, opts, checkRate(rate), fault)
-	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
-		return l.pour(ctx, rate, n, capacity-n, peek)
+	l.try = func(ctx context.Context, n int64, m mode) (rratelimiter.Result, int64, error) {
+		return l.pour(ctx, rate, n, capacity-n, m)
 	}
 	return l
 }
 
 // pour adds n drops if at most before drops are in the bucket.
 func (l *Limiter) pour(
-	ctx context.Context, rate rratelimiter.Rate, n, before int64, peek bool,
-) (rratelimiter.Result, error) {
-	reply, err := l.run(ctx, leakyBucketScript, peek, []string{l.name},
+	ctx context.Context, rate rratelimiter.Rate, n, before int64, m mode,
+) (rratelimiter.Result, int64, error) {
+	reply, err := l.run(ctx, leakyBucketScript, m, []string{l.name},
 		l.limit, rate.Permits, rate.Interval.Milliseconds(), l.now(), n, before)
 	if err != nil {
-		return rratelimiter.Result{}, err
+		return rratelimiter.Result{}, 0, err
 	}
 	return rratelimiter.Result{
-		Allowed: reply[0] == 1, Remaining: reply[1], RetryAfter: millis(reply[2]), NextAfter: millis(reply[5]),
-		ResetAfter: millis(reply[4]),
-	}, nil
+		Remaining: reply[1], RetryAfter: millis(reply[2]), NextAfter: millis(reply[5]), ResetAfter: millis(reply[4]),
+	}, reply[0], nil
 }
 
 // ErrQueueFull is returned by a LeakyQueue that has no room for a request, which is dropped.
@@ -68,6 +68,8 @@ var ErrQueueFull = errors.New("classic: the queue is full")
 // the others wait. The bucket form would let the burst pass. If a caller's ctx ends, its drops stay
 // and pass unused. A request of many drops is served with its first drop, so in any time t at most
 // t x rate, plus one request, pass.
+//
+// A Charge adds drops for which nobody waits. While the bucket overflows, Acquire fails.
 type LeakyQueue struct {
 	*Limiter
 	rate rratelimiter.Rate
@@ -78,8 +80,8 @@ func NewLeakyQueue(
 	rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, capacity int64, opts ...Option,
 ) *LeakyQueue {
 	q := &LeakyQueue{NewLeakyBucket(rdb, key, rate, capacity, opts...), rate}
-	q.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
-		return q.pour(ctx, rate, n, 0, peek)
+	q.try = func(ctx context.Context, n int64, m mode) (rratelimiter.Result, int64, error) {
+		return q.pour(ctx, rate, n, 0, m)
 	}
 	return q
 }
@@ -96,10 +98,10 @@ func (q *LeakyQueue) Acquire(ctx context.Context, n int64) error {
 }
 
 func (q *LeakyQueue) enter(ctx context.Context, n int64) error {
-	if err := errors.Join(q.check(n), ctx.Err()); err != nil {
+	if err := errors.Join(q.check(n, 1, q.most), ctx.Err()); err != nil {
 		return err
 	}
-	reply, err := q.run(ctx, leakyBucketScript, false, []string{q.name},
+	reply, err := q.run(ctx, leakyBucketScript, take, []string{q.name},
 		q.limit, q.rate.Permits, q.rate.Interval.Milliseconds(), q.now(), n, q.limit-n)
 	switch {
 	case err != nil:

@@ -21,8 +21,9 @@ import (
 // RPUSH and EXPIRE in a MULTI, so all callers that see 0 pass, however many there are. Here a list
 // with a TTL is made under another key, {key}:unique, and RENAMENX renames it: one caller succeeds,
 // the others add to its list. Each request adds elements of its own, so that a request above the
-// limit removes only these. If a list has no TTL, or a TTL longer than ten intervals, its TTL is
-// set to one interval.
+// limit removes only these. Charge makes the list at most as long as the limit, which refuses as
+// much as a longer one. If a list has no TTL, or a TTL longer than ten intervals, its TTL is set to
+// one interval.
 //
 // Cost: some 20 bytes for each permit of a window; two round trips for a grant, three if several
 // callers begin a window. It works on a cluster: the second list has a hash tag that keeps it in
@@ -54,51 +55,58 @@ type listWindow struct {
 	rate rratelimiter.Rate
 }
 
-func (w listWindow) take(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+func (w listWindow) take(ctx context.Context, n int64, m mode) (rratelimiter.Result, int64, error) {
 	token := unique()
 	for {
-		count, life, err := w.look(ctx, peek)
+		count, life, err := w.look(ctx, m)
 		if err != nil {
-			return rratelimiter.Result{}, err
+			return rratelimiter.Result{}, 0, err
 		}
-		if count+n > w.limit {
-			return w.result(false, count, life), nil
+		adds := n
+		switch {
+		case count+n <= w.limit:
+		case m&charge != 0 && count < w.limit:
+			adds = w.limit - count
+		case m&charge != 0:
+			return w.result(count+n, life), n, nil
+		default:
+			return w.result(count, life), 0, nil
 		}
-		if peek && count == 0 {
+		if m&peek != 0 && count == 0 {
 			life = w.rate.Interval.Milliseconds() // of the list that Allow makes
 		}
-		if peek {
-			return w.result(true, count+n, life), nil
+		if m&peek != 0 {
+			return w.result(count+n, life), n, nil
 		}
 		if count == 0 {
-			made, err := w.open(ctx, token, n)
+			made, err := w.open(ctx, token, adds)
 			if err != nil {
-				return rratelimiter.Result{}, err
+				return rratelimiter.Result{}, 0, err
 			}
 			if made {
-				return w.result(true, n, w.rate.Interval.Milliseconds()), nil
+				return w.result(n, w.rate.Interval.Milliseconds()), n, nil
 			}
 		}
-		count, err = w.push(ctx, token, n)
+		count, err = w.push(ctx, token, adds)
 		if err != nil {
-			return rratelimiter.Result{}, err
+			return rratelimiter.Result{}, 0, err
 		}
 		switch {
 		case count == 0: // the window ended between the two calls
-		case count > w.limit:
+		case m == take && count > w.limit:
 			if err := w.process(ctx, redis.NewIntCmd(ctx, "lrem", w.name, 0, token)); err != nil {
-				return rratelimiter.Result{}, script.Unknown(err) // its elements may count
+				return rratelimiter.Result{}, 0, script.Unknown(err) // its elements may count
 			}
-			return w.result(false, count-n, life), nil
+			return w.result(count-n, life), 0, nil
 		default:
-			return w.result(true, count, life), nil
+			return w.result(count-adds+n, life), n, nil
 		}
 	}
 }
 
 // look returns the length of the list and its TTL (ms), and sets the TTL of a list without a valid
 // one, unless this is a peek.
-func (w listWindow) look(ctx context.Context, peek bool) (count, life int64, err error) {
+func (w listWindow) look(ctx context.Context, m mode) (count, life int64, err error) {
 	pipe := w.servers.Redis().Pipeline()
 	length, left := pipe.LLen(ctx, w.name), pipe.Do(ctx, "pttl", w.name)
 	if _, err := within(ctx, w.Limiter, pipe.Exec); err != nil {
@@ -108,7 +116,7 @@ func (w listWindow) look(ctx context.Context, peek bool) (count, life int64, err
 		return 0, 0, err
 	}
 	if interval := w.rate.Interval.Milliseconds(); life == -1 || life > times*interval {
-		if life = interval; !peek {
+		if life = interval; m&peek == 0 {
 			err = w.process(ctx, redis.NewBoolCmd(ctx, "pexpire", w.name, life))
 		}
 	}
@@ -154,11 +162,8 @@ func (w listWindow) push(ctx context.Context, token string, n int64) (int64, err
 	})
 }
 
-func (w listWindow) result(allowed bool, count, life int64) rratelimiter.Result {
-	after := millis(life)
-	return rratelimiter.Result{
-		Allowed: allowed, Remaining: w.limit - count, RetryAfter: after, NextAfter: after, ResetAfter: after,
-	}
+func (w listWindow) result(count, life int64) rratelimiter.Result {
+	return counted(w.limit, []int64{0, count, life})
 }
 
 // adding returns a command that adds n elements to a list.

@@ -30,6 +30,7 @@ var epoch = time.Date(2036, time.January, 1, 12, 0, 0, 0, time.UTC)
 // An asker is any of the limiters.
 type asker interface {
 	Allow(ctx context.Context, n int64) (rratelimiter.Result, error)
+	Charge(ctx context.Context, n int64) (rratelimiter.Result, error)
 	Peek(ctx context.Context, n int64) (rratelimiter.Result, error)
 	Acquire(ctx context.Context, n int64) error
 }

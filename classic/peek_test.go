@@ -32,8 +32,8 @@ func (b *bench) contents() (all []string, shortest time.Duration) {
 	return all, shortest
 }
 
-// TestPeekAnswersAsAllow compares the two at one time, over random histories and after damages, and
-// checks that Peek changes nothing.
+// TestPeekAnswersAsAllow compares the two at one time, over random histories with debts and after
+// damages, and checks that Peek changes nothing.
 func TestPeekAnswersAsAllow(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, subject := range subjects() {
@@ -53,6 +53,9 @@ func TestPeekAnswersAsAllow(t *testing.T) {
 							for _, key := range b.rdb.Keys(b.Context(), "*").Val() {
 								b.damage(random, key)
 							}
+						}
+						if random.Intn(10) == 0 {
+							_, _ = l.Charge(b.Context(), 1+random.Int63n(min(2*subject.most, 6)))
 						}
 						if b.samePeek(l, 1+random.Int63n(min(subject.most, 4)), subject.timed && s.IsReal()) {
 							counts[0]++

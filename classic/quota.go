@@ -15,7 +15,9 @@ var (
 
 // A Quota is a counter for each day, week or month: a limit for a user from midnight to midnight.
 //
-// Model: permits of a period are counted until it ends; unused permits can be given back.
+// Model: permits of a period are counted until it ends; unused permits can be given back. Charge
+// counts beyond the limit, up to 2^53 - 1. What is above the limit is not carried over: the next
+// period starts at zero, as with a monthly bill.
 //
 // Layout: user::DATE holds the count of a day, user::week:DATE that of a week and user::month:DATE
 // that of a month, where DATE is its first day. INCRBY and DECRBY write it, and it expires a minute
@@ -47,13 +49,13 @@ func NewQuota(rdb rratelimiter.Redis, user string, limit int64, days Days, opts 
 	}
 	l := newLimiter(rdb, user, limit, limit, opts, checkCount("permits", limit, mostExact), days.Period.check())
 	q := &Quota{l, days}
-	q.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+	q.try = func(ctx context.Context, n int64, m mode) (rratelimiter.Result, int64, error) {
 		key, left := q.current()
-		reply, err := q.run(ctx, quotaScript, peek, []string{key}, limit, n, left+grace)
+		reply, err := q.run(ctx, quotaScript, m, []string{key}, limit, n, left+grace)
 		if err != nil {
-			return rratelimiter.Result{}, err
+			return rratelimiter.Result{}, 0, err
 		}
-		return counted(limit, append(reply, left)), nil
+		return counted(limit, append(reply, left)), reply[0], nil
 	}
 	return q
 }
@@ -88,7 +90,7 @@ func (q *Quota) Return(ctx context.Context, n int64) (int64, error) {
 		return 0, q.wrap("return to", err)
 	}
 	key, left := q.current()
-	reply, err := q.run(ctx, quotaScript, false, []string{key}, q.limit, -n, left+grace)
+	reply, err := q.run(ctx, quotaScript, take, []string{key}, q.limit, -n, left+grace)
 	if err != nil {
 		return 0, q.wrap("return to", err)
 	}
@@ -101,7 +103,7 @@ func (q *Quota) Reset(ctx context.Context) (int64, error) {
 		return 0, q.wrap("reset", q.err)
 	}
 	key, left := q.current()
-	reply, err := q.run(ctx, quotaResetScript, false, []string{key}, left+grace)
+	reply, err := q.run(ctx, quotaResetScript, take, []string{key}, left+grace)
 	if err != nil {
 		return 0, q.wrap("reset", err)
 	}

@@ -21,6 +21,23 @@ var luaFiles embed.FS
 // changes nothing.
 type operation struct{ take, peek *script.Script }
 
+// A mode is what a call of an operation does. A charge of no permits is also a peek.
+type mode int
+
+const (
+	take   mode = 0 // permits, if they are free
+	peek   mode = 1 // changes nothing
+	charge mode = 2 // counts permits, free or not
+)
+
+// args adds the argument that makes a call a charge.
+func (m mode) args(args ...any) []any {
+	if m&charge != 0 {
+		args = append(args, "charge")
+	}
+	return args
+}
+
 // load returns the operation of the script in a file of lua/, after numbers.lua.
 func load(name string) operation {
 	take := script.Load(luaFiles, "lua/numbers", "lua/"+name)
@@ -28,19 +45,19 @@ func load(name string) operation {
 }
 
 // run runs a script whose reply has only whole numbers.
-func (l *Limiter) run(ctx context.Context, o operation, peek bool, keys []string, args ...any) ([]int64, error) {
-	return ask(ctx, l, o, peek, func(ctx context.Context, a *script.Attempts, s *script.Script) ([]int64, error) {
-		return l.servers.Try(ctx, a, s, keys, args...)
+func (l *Limiter) run(ctx context.Context, o operation, m mode, keys []string, args ...any) ([]int64, error) {
+	return ask(ctx, l, o, m, func(ctx context.Context, a *script.Attempts, s *script.Script) ([]int64, error) {
+		return l.servers.Try(ctx, a, s, keys, m.args(args...)...)
 	})
 }
 
 // ask makes a call of an operation: once, as it takes permits, unless it is a peek.
 func ask[T any](
-	ctx context.Context, l *Limiter, o operation, peek bool,
+	ctx context.Context, l *Limiter, o operation, m mode,
 	call func(context.Context, *script.Attempts, *script.Script) (T, error),
 ) (T, error) {
 	a := new(script.Attempts)
-	if peek {
+	if m&peek != 0 {
 		return within(ctx, l, func(ctx context.Context) (T, error) { return call(ctx, a, o.peek) })
 	}
 	return once(ctx, l, a, func(ctx context.Context) (T, error) { return call(ctx, a, o.take) })

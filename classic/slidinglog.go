@@ -34,15 +34,16 @@ var slidingLogScript = load("sliding_log")
 func NewSlidingLog(rdb rratelimiter.Redis, name string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	l := newLimiter(rdb, name, rate.Permits, rate.Permits, opts, checkRate(rate))
 	keys := l.pair("_windows")
-	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
-		member := fmt.Sprintf("%d:%s", n, unique())
-		reply, err := l.run(ctx, slidingLogScript, peek, keys, rate.Permits, rate.Interval.Milliseconds(), l.now(), n, member)
+	l.try = func(ctx context.Context, n int64, m mode) (rratelimiter.Result, int64, error) {
+		reply, err := l.run(
+			ctx, slidingLogScript, m, keys, rate.Permits, rate.Interval.Milliseconds(), l.now(), n, unique(),
+		)
 		if err != nil {
-			return rratelimiter.Result{}, err
+			return rratelimiter.Result{}, 0, err
 		}
 		r := counted(rate.Permits, reply)
 		r.ResetAfter, r.NextAfter = millis(reply[3]), millis(reply[4])
-		return r, nil
+		return r, reply[0], nil
 	}
 	return l
 }

@@ -160,7 +160,7 @@ func (s *Smooth) settle(now int64) {
 // Reserve takes n permits and returns how long the caller must wait before it uses them. They can't
 // be given back.
 func (s *Smooth) Reserve(n int64) (time.Duration, error) {
-	if err := s.check(n); err != nil {
+	if err := s.check(n, 1); err != nil {
 		return 0, smoothError("reserve from", err)
 	}
 	s.mu.Lock()
@@ -206,7 +206,7 @@ func (s *Smooth) each(above float64) float64 { return s.interval + float64(above
 // Allow takes n permits, however many, if a request can be served now without a wait (Guava:
 // tryAcquire). If ctx has ended, it takes none and returns ctx.Err().
 func (s *Smooth) Allow(ctx context.Context, n int64) (rratelimiter.Result, error) {
-	if err := cmp.Or(s.check(n), ctx.Err()); err != nil {
+	if err := cmp.Or(s.check(n, 1), ctx.Err()); err != nil {
 		return rratelimiter.Result{}, smoothError("allow", err)
 	}
 	s.mu.Lock()
@@ -217,7 +217,7 @@ func (s *Smooth) Allow(ctx context.Context, n int64) (rratelimiter.Result, error
 // Peek returns what Allow would return now, and takes no permits. Only Result.Remaining differs: it
 // is the number of permits that are stored now.
 func (s *Smooth) Peek(ctx context.Context, n int64) (rratelimiter.Result, error) {
-	if err := cmp.Or(s.check(n), ctx.Err()); err != nil {
+	if err := cmp.Or(s.check(n, 1), ctx.Err()); err != nil {
 		return rratelimiter.Result{}, smoothError("peek at", err)
 	}
 	s.mu.Lock()
@@ -230,19 +230,52 @@ func (s *Smooth) Peek(ctx context.Context, n int64) (rratelimiter.Result, error)
 	return r, nil
 }
 
+// Charge counts n permits that were used, as Reserve does, but nobody waits for them.
+// Result.Allowed reports whether a request could be served without a wait before, and RetryAfter is
+// the wait of the next request. That is at most the time of ten seconds' permits (of ten permits if
+// that is longer): if n is more, Charge counts up to this bound and returns the Result with
+// ErrDebtBound. If n is 0, it counts nothing. If ctx has ended, it counts none and returns
+// ctx.Err().
+func (s *Smooth) Charge(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	if err := cmp.Or(s.check(n, 0), ctx.Err()); err != nil {
+		return rratelimiter.Result{}, smoothError("charge", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.micros()
+	s.settle(now)
+	allowed := s.next <= now
+	room := s.stored + times*max(1, s.rate) - float64(s.next-now)/s.interval
+	taken := int64(min(float64(n), max(0, room)))
+	s.reserve(taken, now)
+	r := s.result(now)
+	r.Allowed = allowed
+	if taken < n {
+		return r, smoothError("charge", fmt.Errorf("%w: %d of %d permits counted", rratelimiter.ErrDebtBound, taken, n))
+	}
+	return r, nil
+}
+
 func (s *Smooth) allow(n int64) rratelimiter.Result {
 	now := s.micros()
-	r := rratelimiter.Result{Limit: int64(s.rate), RetryAfter: micros(max(0, s.next-now))}
-	if r.RetryAfter == 0 {
-		r.Allowed = true
+	wait := micros(max(0, s.next-now))
+	if wait == 0 {
 		s.reserve(n, now)
 	}
-	r.Remaining = int64(s.stored)
+	r := s.result(now)
+	r.Allowed, r.RetryAfter = wait == 0, wait
+	return r
+}
+
+// result returns a result in which RetryAfter is the wait of the next request.
+func (s *Smooth) result(now int64) rratelimiter.Result {
+	r := rratelimiter.Result{Limit: int64(s.rate), Remaining: int64(s.stored)}
 	each := s.interval
 	if s.warmUp != 0 {
 		each = s.warmUp / s.most
 	}
 	busy := max(0, s.next-now)
+	r.RetryAfter = micros(busy)
 	r.ResetAfter = micros(busy + int64((s.most-s.stored)*each))
 	if r.NextAfter = micros(busy); busy == 0 {
 		r.NextAfter = min(micros(int64(math.Ceil((math.Floor(s.stored)+1-s.stored)*each))), r.ResetAfter)
@@ -264,11 +297,11 @@ func (s *Smooth) Acquire(ctx context.Context, n int64) error {
 	return smoothError("acquire from", err)
 }
 
-func (s *Smooth) check(n int64) error {
+func (s *Smooth) check(n, least int64) error {
 	if s.err != nil {
 		return s.err
 	}
-	if n < 1 {
+	if n < least {
 		return fmt.Errorf("%w (%d)", rratelimiter.ErrInvalidPermits, n)
 	}
 	return nil

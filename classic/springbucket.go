@@ -45,8 +45,13 @@ func SpringHeader(value string) string {
 //
 // Layout: request_rate_limiter.{ID}.tokens holds the number of tokens left, and
 // request_rate_limiter.{ID}.timestamp the time of the last request, granted or not (s). The TTL of
-// both is 2 x BurstCapacity / ReplenishRate, cut to whole seconds, at most 9e9 s. A bucket with a
-// missing or invalid key is full, one with a negative number of tokens is empty.
+// both is 2 x BurstCapacity / ReplenishRate, cut to whole seconds, or the time until the bucket is
+// full if that is longer; at most 9e9 s. A bucket with a missing or invalid key is full. A number
+// below -100 x BurstCapacity counts as zero.
+//
+// The debt of a Charge is a negative number of tokens, which the gateway refills as this library
+// does. But with each of its requests, the gateway sets the TTL without regard to a debt. So of a
+// debt above BurstCapacity, the rest is lost if no request follows within that TTL.
 //
 // A BurstCapacity below ReplenishRate is ErrInvalidRate, as in the gateway since 3.1.5 and 4.0.1.
 // Beside an earlier gateway that has one, use it as ReplenishRate, too: a second then fills the
@@ -66,19 +71,18 @@ func NewSpringBucket(rdb rratelimiter.Redis, id string, p Spring, opts ...Option
 	l := newLimiter(rdb, id, p.BurstCapacity, p.BurstCapacity, opts, p.check())
 	prefix := "request_rate_limiter.{" + id + "}."
 	keys := l.together(prefix+"tokens", prefix+"timestamp")
-	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
-		reply, err := l.run(ctx, springBucketScript, peek, keys, p.ReplenishRate, p.BurstCapacity, n, l.serverNow())
+	l.try = func(ctx context.Context, n int64, m mode) (rratelimiter.Result, int64, error) {
+		reply, err := l.run(ctx, springBucketScript, m, keys, p.ReplenishRate, p.BurstCapacity, n, l.serverNow())
 		if err != nil {
-			return rratelimiter.Result{}, err
+			return rratelimiter.Result{}, 0, err
 		}
 		// after returns the time until so many seconds of the clock have begun.
 		after := func(seconds int64) time.Duration {
 			return time.Duration(seconds)*time.Second - time.Duration(reply[2])*time.Microsecond
 		}
 		return rratelimiter.Result{
-			Allowed: reply[0] == 1, Remaining: reply[1], RetryAfter: after(reply[3]), NextAfter: after(reply[4]),
-			ResetAfter: after(reply[5]),
-		}, nil
+			Remaining: reply[1], RetryAfter: after(reply[3]), NextAfter: after(reply[4]), ResetAfter: after(reply[5]),
+		}, reply[0], nil
 	}
 	return l
 }

@@ -39,15 +39,15 @@ func NewSubWindows(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, p
 		fault = invalidRate("%d sub-windows of an interval of %v are not whole milliseconds", parts, rate.Interval)
 	}
 	l := newLimiter(rdb, key, rate.Permits, rate.Permits, opts, fault)
-	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+	l.try = func(ctx context.Context, n int64, m mode) (rratelimiter.Result, int64, error) {
 		length := rate.Interval.Milliseconds() / int64(parts)
-		reply, err := l.run(ctx, subWindowsScript, peek, []string{key}, rate.Permits, length, parts, l.now(), n)
+		reply, err := l.run(ctx, subWindowsScript, m, []string{key}, rate.Permits, length, parts, l.now(), n)
 		if err != nil {
-			return rratelimiter.Result{}, err
+			return rratelimiter.Result{}, 0, err
 		}
 		r := counted(rate.Permits, reply)
 		r.ResetAfter, r.NextAfter = millis(reply[3]), millis(reply[4])
-		return r, nil
+		return r, reply[0], nil
 	}
 	return l
 }

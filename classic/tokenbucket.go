@@ -28,9 +28,9 @@ type Tokens struct {
 //
 // Layout: key holds the number of tokens left. key_time holds the time at which the last refill was
 // due (s). The TTL of both is the time of a full refill. When the bucket is made, the TTL of the
-// time key is one second longer. The script returns the tokens left, or -1. A time key that is
-// missing, or lies further ahead than a full refill takes, is replaced by now. If key is missing or
-// invalid, the bucket counts as full. A debt above 10 x (Capacity + Debt) is reduced to Debt.
+// time key is one second longer. A time key that is missing, or lies further ahead than a full
+// refill takes, is replaced by now. If key is missing or invalid, the bucket counts as full. A debt
+// above 100 x (Capacity + Debt), ten times that of a Charge, is reduced to Debt.
 //
 // Cost: two keys, each with one number, one call with four commands. On a cluster the two keys need
 // a hash tag: over a *redis.ClusterClient a key without one is kept as {key} and {key}_time; a key
@@ -42,11 +42,11 @@ type Tokens struct {
 func NewTokenBucket(rdb rratelimiter.Redis, key string, p Tokens, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, p.Capacity, p.Capacity+p.Debt, opts, p.check())
 	keys := l.pair("_time")
-	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+	l.try = func(ctx context.Context, n int64, m mode) (rratelimiter.Result, int64, error) {
 		now, step := l.now(), int64(p.Step/time.Second)
-		reply, err := l.run(ctx, tokenBucketScript, peek, keys, p.Capacity, p.PerStep, step, now/1000, n, p.Debt)
+		reply, err := l.run(ctx, tokenBucketScript, m, keys, p.Capacity, p.PerStep, step, now/1000, n, p.Debt)
 		if err != nil {
-			return rratelimiter.Result{}, err
+			return rratelimiter.Result{}, 0, err
 		}
 		tokens, last := reply[1], reply[2]
 		// after returns the time until the bucket holds that many tokens.
@@ -56,9 +56,9 @@ func NewTokenBucket(rdb rratelimiter.Redis, key string, p Tokens, opts ...Option
 			return millis(max(0, due*1000-now))
 		}
 		return rratelimiter.Result{
-			Allowed: reply[3] == 1, Remaining: tokens, RetryAfter: after(max(1, n-p.Debt)),
-			NextAfter: after(max(0, tokens) + 1), ResetAfter: after(p.Capacity),
-		}, nil
+			Remaining: tokens, RetryAfter: after(max(1, n-p.Debt)), NextAfter: after(max(0, tokens) + 1),
+			ResetAfter: after(p.Capacity),
+		}, reply[0], nil
 	}
 	return l
 }

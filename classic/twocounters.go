@@ -36,16 +36,16 @@ var twoCountersScript = load("two_counters")
 // more than Permits if traffic is even. A limit of one permit is exact.
 func NewTwoCounters(rdb rratelimiter.Redis, key string, rate rratelimiter.Rate, opts ...Option) *Limiter {
 	l := newLimiter(rdb, key, rate.Permits, rate.Permits, opts, checkRate(rate))
-	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+	l.try = func(ctx context.Context, n int64, m mode) (rratelimiter.Result, int64, error) {
 		reply, err := l.run(
-			ctx, twoCountersScript, peek, []string{key}, rate.Permits, rate.Interval.Milliseconds(), l.now(), n,
+			ctx, twoCountersScript, m, []string{key}, rate.Permits, rate.Interval.Milliseconds(), l.now(), n,
 		)
 		if err != nil {
-			return rratelimiter.Result{}, err
+			return rratelimiter.Result{}, 0, err
 		}
 		r := counted(rate.Permits, reply)
 		r.ResetAfter, r.NextAfter = millis(reply[3]), millis(reply[4])
-		return r, nil
+		return r, reply[0], nil
 	}
 	return l
 }

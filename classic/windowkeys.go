@@ -33,15 +33,15 @@ func NewWindowKeys(rdb rratelimiter.Redis, name string, rate rratelimiter.Rate, 
 		fault = invalidRate("interval %v is not a number of whole seconds", rate.Interval)
 	}
 	l := newLimiter(rdb, name, rate.Permits, rate.Permits, opts, fault)
-	l.try = func(ctx context.Context, n int64, peek bool) (rratelimiter.Result, error) {
+	l.try = func(ctx context.Context, n int64, m mode) (rratelimiter.Result, int64, error) {
 		now, interval := l.now(), rate.Interval.Milliseconds()
 		begins := now - now%interval
 		key := name + ":" + strconv.FormatInt(begins/1000, 10)
-		reply, err := l.run(ctx, windowKeysScript, peek, []string{key}, rate.Permits, interval/1000, n)
+		reply, err := l.run(ctx, windowKeysScript, m, []string{key}, rate.Permits, interval/1000, n)
 		if err != nil {
-			return rratelimiter.Result{}, err
+			return rratelimiter.Result{}, 0, err
 		}
-		return counted(rate.Permits, append(reply, begins+interval-now)), nil
+		return counted(rate.Permits, append(reply, begins+interval-now)), reply[0], nil
 	}
 	return l
 }

@@ -2,8 +2,7 @@
 --
 -- KEYS  1 hash: cursor (ms), currentRate
 -- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits
--- reply 1 permits in the window, or -1 if over the limit, 2 permits in the window, 3 ms until the
---       window ends
+-- reply 1 permits counted now, 2 permits in the window, 3 ms until the window ends
 
 local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local state = redis.call('HMGET', KEYS[1], 'cursor', 'currentRate')
@@ -16,10 +15,10 @@ elseif not used or used < 0 then
   used = 0
 end
 
-local over = used + permits > limit
-if not over then
+permits = taken(permits, limit - used, MOST - used)
+if permits > 0 then
   used = used + permits
   redis.call('HSET', KEYS[1], 'cursor', whole(cursor), 'currentRate', whole(used))
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
-return { over and -1 or used, used, cursor + interval - now }
+return { permits, used, cursor + interval - now }

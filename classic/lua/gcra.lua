@@ -3,7 +3,7 @@
 -- KEYS  1 TAT (s since 2017)
 -- ARGV  1 burst, 2 permits per period, 3 period (s), 4 permits wanted, 5 now (s since 1970; '':
 --       this server's clock)
--- reply 1 permits granted, or 0, 2 permits left, rounded down, 3 s until the wanted permits are
+-- reply 1 permits counted, 2 permits left, rounded down, 3 s until the wanted permits are
 --       free (text), 4 s until all permits are free (text)
 --
 -- The arithmetic has the same order as in redis_rate, because the order determines the last digits.
@@ -23,13 +23,18 @@ end
 local each = period / rate
 
 local tat = float(redis.call('GET', KEYS[1]))
-if not tat or tat < now or tat > now + math.max(60, TIMES * each * burst) then
+if not tat or tat < now or tat > now + math.max(60, TIMES * (1 + DEBT) * each * burst) then
   tat = now
 end
 local moved = tat + each * wanted
 local room = now - (moved - each * burst)
 if room / each < 0 then
-  return { 0, 0, tostring(-room), tostring(tat - now) }
+  if not CHARGE then
+    return { 0, 0, tostring(-room), tostring(tat - now) }
+  end
+  wanted = taken(wanted, 0, (now - tat) / each + (1 + DEBT) * burst)
+  moved = tat + each * wanted
+  room = now - (moved - each * burst)
 end
 local reset = moved - now
 if reset > 0 then

@@ -3,7 +3,7 @@
 -- KEYS  1 hash: level (drops), lastLeak (ms)
 -- ARGV  1 capacity, 2 drops that leak per interval, 3 interval (ms), 4 now (ms), 5 drops to add, 6
 --       highest level before the addition
--- reply 1 1 if the drops were added, else 0, 2 room left, rounded down, 3 ms until the level allows
+-- reply 1 drops added, 2 room left, rounded down, 3 ms until the level allows
 --       the addition, 4 ms until all earlier drops have leaked, 5 ms until the bucket is empty, 6
 --       ms until there is room for one drop more
 
@@ -24,7 +24,7 @@ if repaired then
 end
 if not level or level < 0 then
   level = 0
-elseif repaired or level > TIMES * capacity then
+elseif repaired or level > TIMES * (1 + DEBT) * capacity then
   level = math.min(level, capacity)
 end
 if now > last then
@@ -37,15 +37,13 @@ level = math.ceil(level * 1e6 - 1e-3) / 1e6
 local ahead = math.max(0, last - now)
 
 local wait, turn = leaking(level - before), leaking(level)
-local added = level <= before
-if added then
-  level = level + drops
-end
-if added or repaired then -- also on a refusal: otherwise each call resets the time, and nothing leaks
+local added = taken(drops, level <= before and drops or 0, (1 + DEBT) * capacity - level)
+level = level + added
+if added > 0 or repaired then -- also on a refusal: otherwise each call resets the time, and nothing leaks
   redis.call('HSET', KEYS[1], 'level', string.format('%.6f', level), 'lastLeak', whole(last))
   local life = math.min(1e12, leaking(level) + ahead) -- 1e12 ms is the longest TTL
   redis.call('PEXPIRE', KEYS[1], whole(math.max(1, life)))
 end
 local room = math.floor(capacity - level)
 local more = ahead + leaking(level - (capacity - math.max(0, room) - 1))
-return { added and 1 or 0, room, ahead + wait, ahead + turn, ahead + leaking(level), more }
+return { added, room, ahead + wait, ahead + turn, ahead + leaking(level), more }

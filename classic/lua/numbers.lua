@@ -1,10 +1,26 @@
--- numbers.lua parses numbers that other programs may have written. tonumber alone accepts 'nan',
--- 'inf' and '0x10', and not the same texts on every server; on the embedded server, arithmetic
--- reads the text '010' as eight. Every script begins with this file.
+-- numbers.lua parses numbers that other programs may have written, and decides what a call counts.
+-- tonumber alone accepts 'nan', 'inf' and '0x10', and not the same texts on every server; on the
+-- embedded server, arithmetic reads the text '010' as eight. Every script begins with this file. A
+-- script that takes permits has one more argument for a charge, 'charge', as its last one.
 
 -- TIMES bounds a stored number: up to TIMES times the highest number that this limiter writes is
 -- accepted, because the limit may have been lowered, and other processes may still use the old one.
 local TIMES = 10
+
+-- DEBT bounds a debt that lasts until it is refilled: DEBT times the capacity. MOST bounds a count
+-- of permits that expire, whatever their number: the largest number that int reads.
+local DEBT = 10
+local MOST = 2 ^ 53 - 1
+
+-- taken returns how many of the wanted permits a call counts: all if so many are free, else none. A
+-- charge counts them also if they are not free, but at most as many as there is room for.
+local CHARGE = ARGV[#ARGV] == 'charge'
+local function taken(wanted, free, room)
+  if wanted <= free then
+    return wanted
+  end
+  return CHARGE and math.max(0, math.floor(math.min(wanted, room))) or 0
+end
 
 -- int parses a whole number from -(2^53 - 1) to 2^53 - 1, which a double holds exactly, in the form
 -- that Redis writes, the only one that INCRBY accepts. For any other text it returns nil.

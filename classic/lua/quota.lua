@@ -2,7 +2,7 @@
 --
 -- KEYS  1 count
 -- ARGV  1 limit, 2 permits (negative: returned), 3 TTL of the count (ms)
--- reply 1 count, or -1 if over the limit, 2 count
+-- reply 1 permits counted now (negative: given back), 2 count
 
 local limit, permits = tonumber(ARGV[1]), tonumber(ARGV[2])
 local stored = redis.call('GET', KEYS[1])
@@ -11,8 +11,10 @@ local known = count and count >= 0
 local mortal = redis.call('PTTL', KEYS[1]) ~= -1
 count = known and count or 0
 
-local over = permits > 0 and count + permits > limit
-local change = over and 0 or math.max(permits, 0 - count) -- -count could be -0, which INCRBY does not accept
+local change = math.max(permits, 0 - count) -- -count could be -0, which INCRBY does not accept
+if permits > 0 then
+  change = taken(permits, limit - count, MOST - count)
+end
 if not known then
   if change ~= 0 or stored then
     redis.call('SET', KEYS[1], whole(change))
@@ -26,4 +28,4 @@ end
 if not mortal then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
 end
-return { over and -1 or count + change, count + change }
+return { change, count + change }

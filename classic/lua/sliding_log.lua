@@ -2,10 +2,10 @@
 --
 -- KEYS  1 hash: cursor (ms), currentRate; 2 zset: score = time (ms), member = permits, then any
 --       text
--- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits, 5 member
--- reply 1 permits in the interval, or -1 if over the limit, 2 permits in the interval, 3 ms until
---       the wanted permits are free (a lower bound; exact if the first 512 records suffice), 4 ms
---       until all permits are free, 5 ms until the next permit returns
+-- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits, 5 a text for the member that is unique
+-- reply 1 permits counted now, 2 permits in the interval, 3 ms until the wanted permits are free (a
+--       lower bound; exact if the first 512 records suffice), 4 ms until all permits are free, 5 ms
+--       until one permit more is free (as 3)
 
 local PAGE = 512
 local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -49,27 +49,26 @@ else
   look(math.min(records, 1))
 end
 
-local over = used + permits > limit
-local oldest = page[2] and tonumber(page[2]) or now
 local last = -1 - endless
 local newest = records > 0 and tonumber(redis.call('ZRANGE', KEYS[2], last, last, 'WITHSCORES')[2]) or now
-local wait, free = 0, limit - used
-if over then
-  for i = 1, #page, 2 do
-    if free >= permits then
-      break
-    end
-    free = free + held(page[i])
-    wait = tonumber(page[i + 1]) + interval - now
+local count = taken(permits, limit - used, MOST - used)
+if count > 0 then
+  local member = whole(count) .. ':' .. ARGV[5]
+  local place = #page + 1 -- of the record in the page, if the page reaches that far
+  while place > 1 and tonumber(page[place - 1]) > now do
+    place = place - 2
   end
-else
-  used = used + permits
-  oldest, newest = math.min(oldest, now), math.max(newest, now)
-  redis.call('ZADD', KEYS[2], whole(now), ARGV[5])
+  if place <= #page or #page == 2 * records then
+    table.insert(page, place, whole(now))
+    table.insert(page, place, member)
+  end
+  used = used + count
+  newest = math.max(newest, now)
+  redis.call('ZADD', KEYS[2], whole(now), member)
 end
-if not over or used ~= stored then
+if count > 0 or used ~= stored then
   local life = math.max(1, math.ceil(newest + interval - now))
-  redis.call('HSET', KEYS[1], 'cursor', whole(oldest), 'currentRate', whole(used))
+  redis.call('HSET', KEYS[1], 'cursor', whole(tonumber(page[2]) or now), 'currentRate', whole(used))
   redis.call('PEXPIRE', KEYS[1], whole(life))
   redis.call('PEXPIRE', KEYS[2], whole(life))
 end
@@ -79,5 +78,17 @@ end
 if endless > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[2], after, '+inf')
 end
-local all, next_one = newest + interval - now, oldest + interval - now
-return { over and -1 or used, used, math.ceil(wait), math.ceil(all), math.ceil(next_one) }
+
+-- after returns the ms until so many permits are free.
+local function after(wanted)
+  local wait, free = 0, limit - used
+  for i = 1, #page, 2 do
+    if free >= wanted then
+      break
+    end
+    free = free + held(page[i])
+    wait = tonumber(page[i + 1]) + interval - now
+  end
+  return math.ceil(wait)
+end
+return { count, used, after(permits), math.ceil(newest + interval - now), after(math.max(0, limit - used) + 1) }

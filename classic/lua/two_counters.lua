@@ -5,9 +5,8 @@
 --       lasts (ms from the beginning of each to its last grant, after the window and current that
 --       they belong to)
 -- ARGV  1 limit, 2 interval (ms), 3 now (ms), 4 permits
--- reply 1 estimate, rounded up, or -1 if over the limit, 2 estimate, rounded up, 3 ms until the
---       wanted permits are free, 4 ms until all permits are free, 5 ms until the estimate is lower
---       by one
+-- reply 1 permits counted now, 2 estimate, rounded up, 3 ms until the wanted permits are free, 4 ms
+--       until all permits are free, 5 ms until one permit more is free
 
 local limit, interval, now, permits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local state = redis.call('HMGET', KEYS[1], 'window', 'current', 'previous', 'lasts')
@@ -42,33 +41,32 @@ end
 
 -- Both sides are multiplied by the interval, so that the comparison uses whole numbers.
 local over = previous * (interval - passed) + (current + permits) * interval > limit * interval
-local wait = 0
-if not over then
+local count = taken(permits, over and 0 or permits, MOST - current)
+if count > 0 then
   current_last = math.max(current > 0 and current_last or 0, passed)
-  current = current + permits
+  current = current + count
   redis.call('HSET', KEYS[1], 'window', whole(window), 'current', whole(current), 'previous', whole(previous), 'lasts',
     table.concat({ whole(window), whole(current), whole(current_last), whole(previous_last) }, ' '))
   redis.call('PEXPIRE', KEYS[1], whole(2 * interval))
-else
-  -- left returns the time (ms) in a window at which the weighted count of the window before it no
-  -- longer exceeds room: at the latest an interval after the last grant of that window.
-  local function left(count, last_grant, room)
-    return count > room and math.min(last_grant, math.ceil(interval - room * interval / count)) or 0
-  end
-  if current + permits <= limit then
-    wait = left(previous, previous_last, limit - current - permits) - passed
+end
+
+-- left returns the time (ms) in a window at which the weighted count of the window before it no
+-- longer exceeds room: at the latest an interval after the last grant of that window.
+local function left(sum, last_grant, room)
+  return sum > room and math.min(last_grant, math.ceil(interval - room * interval / sum)) or 0
+end
+
+-- after returns the ms until so many permits are free.
+local function after(wanted)
+  local at
+  if current + wanted <= limit then
+    at = left(previous, previous_last, limit - current - wanted)
   else
-    wait = interval + left(current, current_last, limit - permits) - passed
+    at = interval + left(current, current_last, limit - wanted)
   end
-  wait = wait + window * interval + passed - now
+  return math.max(0, window * interval + at - now)
 end
 local estimate = current + math.ceil(previous * (interval - passed) / interval)
-local weighted, lower = estimate - current, 0
-if weighted > 0 then
-  lower = math.min(previous_last, math.ceil(interval - (weighted - 1) * interval / previous))
-elseif current > 0 then
-  lower = interval + math.min(current_last, math.ceil(interval / current))
-end
 local reset = current > 0 and interval + current_last or previous_last
-local all_free, first_free = window * interval + reset - now, window * interval + lower - now
-return { over and -1 or estimate, estimate, math.max(1, wait), math.max(0, all_free), math.max(0, first_free) }
+local all = math.max(0, window * interval + reset - now)
+return { count, estimate, math.max(1, after(permits)), all, after(math.max(0, limit - estimate) + 1) }
