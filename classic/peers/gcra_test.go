@@ -47,6 +47,14 @@ func TestGCRAIsRedisRates(t *testing.T) {
 			if random.Intn(10) == 0 {
 				n = 1 + random.Int63n(burst)
 			}
+			if random.Intn(20) == 0 { // a debt, which redis_rate finds in its key, too
+				used := 1 + random.Int63n(2*burst)
+				for _, l := range []*classic.Limiter{ours, classic.NewGCRA(rdb, key, rate, burst)} {
+					if _, err := l.Charge(t.Context(), used); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
 			their, err := theirs.AllowN(t.Context(), key, limit, int(n))
 			if err != nil {
 				t.Fatal(err)

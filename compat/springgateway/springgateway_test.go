@@ -1,11 +1,13 @@
 // Package springgateway tests that NewSpringBucket of package classic shares the buckets of Spring
 // Cloud Gateway: this library and the script in the gateway's jars grant the same and leave the
-// same bytes in Redis, whichever of them made the calls before.
+// same bytes in Redis, whichever of them made the calls before, and also while a charge of this
+// library has left a debt. Only the TTLs of a debt differ.
 package springgateway
 
 import (
 	"archive/zip"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -19,6 +21,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/classic"
 	"github.com/rratelimiter/rratelimiter/internal/maven"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -114,6 +117,7 @@ type course struct {
 	p         classic.Spring
 	state     []any // the texts of the tokens and of the time before the next request; nil: no key
 	decisions map[bool]int
+	inDebts   int // requests that left a debt
 }
 
 func keys(id string) []string {
@@ -124,6 +128,9 @@ func keys(id string) []string {
 func (c *course) change() {
 	switch c.random.Intn(30) {
 	case 0:
+		if c.inDebt(c.state) {
+			c.state = []any{nil, nil} // the new bucket may be too small to accept the debt
+		}
 		rate := 1 + c.random.Int63n(1+int64(math.Pow(10, 6*c.random.Float64())))
 		c.p = classic.Spring{ReplenishRate: float64(rate), BurstCapacity: rate + c.random.Int63n(5*rate)}
 		switch c.random.Intn(8) {
@@ -174,7 +181,7 @@ func (c *course) ask(id string, byGateway bool, n int64) (answer string) {
 		if err != nil {
 			c.Fatal(err)
 		}
-		return fmt.Sprintf("granted %t, %d left", reply[0] == 1, reply[1])
+		return fmt.Sprintf("granted %t, %d left", reply[0] == 1, max(0, reply[1]))
 	}
 	r, err := classic.NewSpringBucket(c.rdb, id, c.p).Allow(c.Context(), n)
 	if err != nil {
@@ -233,7 +240,30 @@ func (o *outcome) look(c *course, id string) time.Time {
 	for i, ttl := range ttls {
 		o.ttls[i] = math.Ceil((ttl.Val() - margin).Seconds())
 	}
+	if c.inDebt(o.state) {
+		o.ttls = [2]float64{}
+	}
 	return now.Val()
+}
+
+// inDebt tells whether a state has fewer tokens than none.
+func (c *course) inDebt(state []any) bool {
+	text, _ := state[0].(string)
+	return strings.HasPrefix(text, "-")
+}
+
+// charge charges tokens, with this library, and goes on with the state that this leaves.
+func (c *course) charge() {
+	c.Helper()
+	c.put()
+	n := 1 + c.random.Int63n(3*c.p.BurstCapacity)
+	if _, err := classic.NewSpringBucket(c.rdb, ids[ours], c.p).Charge(c.Context(), n); err != nil &&
+		!errors.Is(err, rratelimiter.ErrDebtBound) {
+		c.Fatal(err)
+	}
+	var left outcome
+	left.look(c, ids[ours])
+	c.state = left.state
 }
 
 // step makes one request to each of the ids, and compares. If a second begins meanwhile, or nearly
@@ -241,6 +271,9 @@ func (o *outcome) look(c *course, id string) time.Time {
 func (c *course) step() {
 	c.Helper()
 	c.change()
+	if c.random.Intn(8) == 0 {
+		c.charge()
+	}
 	n, byGateway := c.request(), [...]bool{theirs: true, ours: false, mixed: c.random.Intn(2) == 0}
 	var outcomes [len(ids)]outcome
 	for again := true; again; {
@@ -258,6 +291,9 @@ func (c *course) step() {
 		}
 	}
 	c.decisions[strings.HasPrefix(want.answer, "granted true")]++
+	if c.inDebt(want.state) {
+		c.inDebts++
+	}
 	c.state = want.state
 }
 
@@ -265,7 +301,7 @@ func TestSpringBucketIsTheGateways(t *testing.T) {
 	const courses, steps = 7, 100
 	scripts := scripts(t)
 	redistest.EachRelease(t, func(t *testing.T) {
-		rdb, decisions := redistest.Real(t).Client(), map[bool]int{}
+		rdb, decisions, debts := redistest.Real(t).Client(), map[bool]int{}, 0
 		for jar, script := range scripts {
 			for seed := range int64(courses) {
 				c := &course{T: t, rdb: rdb, script: script, random: rand.New(rand.NewSource(seed)), decisions: decisions,
@@ -273,12 +309,16 @@ func TestSpringBucketIsTheGateways(t *testing.T) {
 				for range steps {
 					c.step()
 				}
+				debts += c.inDebts
 			}
 			t.Logf("%s: the same", jar)
 		}
 		if least := len(scripts) * courses * steps / 5; decisions[true] < least || decisions[false] < least {
 			t.Errorf("granted and refused: %v: too few of a kind", decisions)
 		}
-		t.Logf("granted and refused: %v", decisions)
+		if debts < len(scripts)*courses*steps/20 {
+			t.Errorf("only %d requests were made in debt", debts)
+		}
+		t.Logf("granted and refused: %v, in debt %d", decisions, debts)
 	})
 }
