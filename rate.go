@@ -101,8 +101,10 @@ func rateOf(r protocol.Rate) Rate {
 var units = map[string]time.Duration{
 	"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
 	"sec": time.Second, "second": time.Second, "min": time.Minute, "minute": time.Minute, "hour": time.Hour,
-	"day": 24 * time.Hour,
+	"day": 24 * time.Hour, "w": week, "week": week,
 }
+
+const week = 7 * 24 * time.Hour
 
 const (
 	perClientText = " per client"
@@ -113,9 +115,14 @@ const (
 // client keep-alive 1h".
 func (r Rate) String() string {
 	text := strconv.FormatInt(r.Permits, 10) + "/"
-	if unit := span.Text(r.Interval); strings.HasPrefix(unit, "1") && units[unit[1:]] != 0 {
+	switch unit := span.Text(r.Interval); {
+	case r.Interval == week:
+		text += "week"
+	case r.Interval == units["day"]:
+		text += "d"
+	case strings.HasPrefix(unit, "1") && units[unit[1:]] != 0:
 		text += unit[1:]
-	} else {
+	default:
 		text += unit
 	}
 	if r.Type == PerClient {
@@ -128,9 +135,10 @@ func (r Rate) String() string {
 }
 
 // ParseRate parses a rate: the number of permits, a slash, and an interval, such as "100/s". The
-// interval is a unit (ms, s, m, h, d, sec, second, min, minute, hour, day) or a duration in the
-// syntax of time.ParseDuration. After it, " per client" and " keep-alive " with a unit or a
-// duration are optional, in this order. The error is ErrInvalidRate and names the invalid part.
+// interval is a unit (ms, s, m, h, d, w, sec, second, min, minute, hour, day, week), a duration in
+// the syntax of time.ParseDuration, or a whole number of days or weeks, such as 7d or 2w. After it,
+// " per client" and " keep-alive " with an interval are optional, in this order. A month and a year
+// have no fixed length, so no rate has them. The error is ErrInvalidRate and names the invalid part.
 func ParseRate(s string) (Rate, error) {
 	rest, keepAlive, kept := strings.Cut(strings.TrimSpace(s), keepAliveText)
 	rest, perClient := strings.CutSuffix(rest, perClientText)
@@ -145,7 +153,7 @@ func ParseRate(s string) (Rate, error) {
 	}
 	if r.Interval, err = parseInterval(interval); err != nil {
 		return Rate{}, invalidRate(
-			"%q: the interval is neither a unit (ms, s, m, h, d, sec, second, min, minute, hour, day) nor a duration such as 5m",
+			"%q: the interval is neither a unit (ms, s, m, h, d, w, sec, second, min, minute, hour, day, week) nor a duration such as 5m or 7d",
 			s,
 		)
 	}
@@ -167,6 +175,15 @@ func parseInterval(text string) (time.Duration, error) {
 	text = strings.TrimSpace(text)
 	if unit, found := units[text]; found {
 		return unit, nil
+	}
+	for _, unit := range []string{"d", "w"} { // time.ParseDuration does not know them
+		if number, found := strings.CutSuffix(text, unit); found {
+			n, err := strconv.ParseInt(number, 10, 64)
+			if err == nil && (n < 0 || n > int64(math.MaxInt64/units[unit])) {
+				err = strconv.ErrRange
+			}
+			return time.Duration(n) * units[unit], err
+		}
 	}
 	return time.ParseDuration(text)
 }

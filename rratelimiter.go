@@ -74,6 +74,7 @@ type Redis interface {
 // unblocks all waiting callers with redis.ErrClosed.
 type Client struct {
 	core            *dispatch.Client
+	redis           Redis
 	id              string
 	observer        Observer
 	requestObserver RequestObserver // observer, if it implements RequestObserver; else nil
@@ -92,7 +93,7 @@ type Client struct {
 // which adds one of its own: later ones are not called for the calls of a goroutine that is the
 // only one that asks (see [Limiter]).
 func NewClient(rdb Redis, opts ...Option) *Client {
-	c := &Client{}
+	c := &Client{redis: rdb}
 	config := dispatch.Config{Redis: rdb, ID: uuid.NewString(), CallTimeout: time.Second}
 	for _, opt := range opts {
 		if err := apply(opt.set, &config); err != nil && c.err == nil {
@@ -114,6 +115,9 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 // ID returns the client's id: the CLIENT part of the keys of PerClient limiters (Redisson:
 // RedissonClient.getId).
 func (c *Client) ID() string { return c.id }
+
+// Redis returns the Redis client that was given to NewClient: package classic can use it, too.
+func (c *Client) Redis() Redis { return c.redis }
 
 // RateLimiter returns the limiter with the given name (Redisson: RedissonClient.getRateLimiter). It
 // is cheap: it makes no call and stores nothing. Limiters of one Client with the same name and the

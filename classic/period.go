@@ -15,11 +15,12 @@ type Days struct {
 	Period   Period         // what a quota is for; the zero Period is one day
 }
 
-// A Period is a number of whole days: one day (the zero value), a week or a month. It begins with
-// the date at which a day begins.
+// A Period is a number of whole days: one day (the zero value), a week, a month or a year. It
+// begins with the date at which a day begins.
 type Period struct {
-	name  string // in keys; "": a day
-	first int    // a week: the time.Weekday on which it begins; a month: the day of the month
+	name string // in keys; "": a day
+	// a week: the time.Weekday on which it begins; a month: the day of the month; a year: the month
+	first int
 }
 
 // Weekly is a week that begins on a weekday.
@@ -30,13 +31,18 @@ func Weekly(first time.Weekday) Period { return Period{"week", int(first)} }
 // day.
 func Monthly(first int) Period { return Period{"month", first} }
 
-// check returns an error if there is no such weekday or day of the month.
+// Yearly is a year that begins on the first day of a month: time.January for calendar years.
+func Yearly(first time.Month) Period { return Period{"year", int(first)} }
+
+// check returns an error if there is no such weekday, day of the month, or month.
 func (p Period) check() error {
 	switch {
 	case p.name == "week" && (p.first < 0 || p.first > 6):
 		return invalidOption("a week that begins on weekday %d, not 0 to 6", p.first)
 	case p.name == "month" && (p.first < 1 || p.first > 31):
 		return invalidOption("a month that begins on day %d, not 1 to 31", p.first)
+	case p.name == "year" && (p.first < 1 || p.first > 12):
+		return invalidOption("a year that begins with month %d, not 1 to 12", p.first)
 	}
 	return nil
 }
@@ -60,6 +66,12 @@ func (p Period) begin(d date) date {
 			return begin
 		}
 		return p.inMonth(d, -1)
+	case "year":
+		year := d.Year()
+		if int(d.Month()) < p.first {
+			year--
+		}
+		return date{time.Date(year, time.Month(p.first), 1, 0, 0, 0, 0, time.UTC)}
 	}
 	return d
 }
@@ -71,6 +83,8 @@ func (p Period) next(d date) date {
 		return date{p.begin(d).AddDate(0, 0, 7)}
 	case "month":
 		return p.inMonth(p.begin(d), 1)
+	case "year":
+		return date{p.begin(d).AddDate(1, 0, 0)}
 	}
 	return date{d.AddDate(0, 0, 1)}
 }

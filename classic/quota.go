@@ -13,16 +13,17 @@ var (
 	quotaResetScript = load("quota_reset")
 )
 
-// A Quota is a counter for each day, week or month: a limit for a user from midnight to midnight.
+// A Quota is a counter for each day, week, month or year: a limit for a user from midnight to
+// midnight.
 //
 // Model: permits of a period are counted until it ends; unused permits can be given back. Charge
 // counts beyond the limit, up to 2^53 - 1. What is above the limit is not carried over: the next
 // period starts at zero, as with a monthly bill.
 //
-// Layout: user::DATE holds the count of a day, user::week:DATE that of a week and user::month:DATE
-// that of a month, where DATE is its first day. INCRBY and DECRBY write it, and it expires a minute
-// after the end of the period, since clocks differ. A key without a TTL gets it again, an invalid
-// count is replaced by zero, and a count below zero is zero.
+// Layout: user::DATE holds the count of a day, user::week:DATE, user::month:DATE or user::year:DATE
+// that of a longer period, where DATE is its first day. INCRBY and DECRBY write it, and it expires a
+// minute after the end of the period, since clocks differ. A key without a TTL gets it again, an
+// invalid count is replaced by zero, and a count below zero is zero.
 //
 // A day ends when the date at its Location changes. If daylight saving time begins there at
 // midnight, clocks skip from 00:00 to 01:00, and the new day begins at 01:00. A day on which clocks

@@ -183,7 +183,7 @@ func TestQuotaHoldsWithAClockThatIsBehind(t *testing.T) {
 	})
 }
 
-// Weeks and months follow each other without a gap, and begin on their day.
+// Weeks, months and years follow each other without a gap, and begin on their day.
 func TestQuotaPeriods(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer rdb.Close()
@@ -199,6 +199,11 @@ func TestQuotaPeriods(t *testing.T) {
 			return onDay && begin.Month() == last.Month()%12+1
 		}
 	}
+	year := func(first time.Month) func(begin, last time.Time) bool {
+		return func(begin, last time.Time) bool {
+			return begin.Month() == first && begin.Day() == 1 && begin.Equal(last.AddDate(1, 0, 0))
+		}
+	}
 	for _, p := range []struct {
 		period classic.Period
 		prefix string
@@ -212,6 +217,8 @@ func TestQuotaPeriods(t *testing.T) {
 		{classic.Monthly(15), "user::month:", month(15)},
 		{classic.Monthly(29), "user::month:", month(29)},
 		{classic.Monthly(31), "user::month:", month(31)},
+		{classic.Yearly(time.January), "user::year:", year(time.January)},
+		{classic.Yearly(time.April), "user::year:", year(time.April)},
 	} {
 		for _, name := range []string{"UTC", "America/Santiago", "Asia/Beirut", "Pacific/Auckland"} {
 			location := zone(t, name)
@@ -242,7 +249,7 @@ func TestQuotaPeriods(t *testing.T) {
 			}
 		}
 	}
-	for _, wrong := range []classic.Period{classic.Weekly(7), classic.Monthly(0), classic.Monthly(32)} {
+	for _, wrong := range []classic.Period{classic.Weekly(7), classic.Monthly(0), classic.Monthly(32), classic.Yearly(0), classic.Yearly(13)} {
 		if _, err := classic.NewQuota(rdb, "user", 5, classic.Days{Period: wrong}).Allow(t.Context(), 1); !errors.Is(
 			err, rratelimiter.ErrInvalidOption,
 		) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/httplimit/rules"
 	names "github.com/rratelimiter/rratelimiter/internal/keys"
 )
 
@@ -24,6 +25,7 @@ import (
 type ask struct {
 	rule   *rule             // nil: no rule applies, or the descriptor has an override
 	rate   rratelimiter.Rate // in force
+	quota  rules.Quota       // in the place of the rate, if it has a period
 	label  string            // the name of the limit in responses
 	key    string            // of the limiter, within the domain
 	hits   int64             // more than any rate if they do not fit
@@ -85,7 +87,7 @@ func askOf(root *rule, r *ratelimitv3.RateLimitRequest, d *ratelimit.RateLimitDe
 	case root == nil:
 		return a, nil
 	case d.Limit != nil:
-		if a.rate, err = overriding(d.Limit); err != nil {
+		if a.rate, a.quota, err = overriding(d.Limit); err != nil {
 			return a, err
 		}
 		a.label = labelOf(d.Entries)
@@ -96,9 +98,9 @@ func askOf(root *rule, r *ratelimitv3.RateLimitRequest, d *ratelimit.RateLimitDe
 		if a.rule, values = root.find(d.Entries); a.rule == nil {
 			return a, nil
 		}
-		a.rate, a.label, a.shadow = a.rule.Rate, a.rule.label, a.rule.Shadow
+		a.rate, a.quota, a.label, a.shadow = a.rule.Rate, a.rule.Quota, a.rule.label, a.rule.Shadow
 	}
-	a.limits = a.rate != rratelimiter.Unlimited && a.hits > 0
+	a.limits = (a.rate != rratelimiter.Unlimited || a.quota.Period != "") && a.hits > 0
 	a.key = keyOf(d.Entries, values)
 	return a, nil
 }
@@ -133,7 +135,7 @@ func sumsOf(asks []ask) (sums []*sum) {
 		}
 		a.sum = sums[at]
 		hits := a.sum.hits + min(a.hits, math.MaxInt64-a.sum.hits)
-		if stricter(a.rate, a.sum.rate) {
+		if stricter(a.per(), a.sum.per()) {
 			a.sum.ask = *a
 		}
 		a.sum.hits = hits
@@ -146,10 +148,32 @@ func stricter(one, other rratelimiter.Rate) bool {
 	return float64(one.Permits)*float64(other.Interval) < float64(other.Permits)*float64(one.Interval)
 }
 
+// A month and a year are as long as this where quotas are compared with rates.
+const (
+	month = 30 * 24 * time.Hour
+	year  = 365 * 24 * time.Hour
+)
+
+// per returns the rate in force, or that of the quota.
+func (a *ask) per() rratelimiter.Rate {
+	switch a.quota.Period {
+	case "":
+		return a.rate
+	case "year":
+		return rratelimiter.Rate{Permits: a.quota.Permits, Interval: year}
+	}
+	return rratelimiter.Rate{Permits: a.quota.Permits, Interval: month}
+}
+
 // claim returns the claim of a sum.
 func (s *Service) claim(domain string, a ask) httplimit.Claim {
-	if a.hits > a.rate.Permits {
-		return httplimit.Claim{Name: a.label, Limiter: never{a.rate.Permits}, Permits: 1, Rate: a.rate}
+	domain = names.Escape(domain)
+	if most := a.per().Permits; a.hits > most {
+		return httplimit.Claim{Name: a.label, Limiter: never{most}, Permits: 1, Rate: a.rate}
+	}
+	if a.quota.Period != "" {
+		counter := a.quota.Limiter(s.client.Redis(), "ratelimit:"+a.key+":"+domain, s.quotas...)
+		return httplimit.Claim{Name: a.label, Limiter: counter, Permits: a.hits}
 	}
 	var opts []rratelimiter.LimiterOption
 	if a.rule != nil && a.rule.Lease > 0 {
@@ -174,7 +198,7 @@ func enforced(sums []*sum) []httplimit.Claim {
 	for _, s := range sums {
 		switch {
 		case s.shadow:
-		case s.claim.Limiter == never{s.rate.Permits}:
+		case s.claim.Limiter == never{s.per().Permits}:
 			refusing = append(refusing, s.claim)
 		default:
 			claims = append(claims, s.claim)
@@ -195,13 +219,12 @@ func (s *sum) note(d httplimit.Decision) {
 	}
 }
 
-// overriding returns the rate of an override.
-func overriding(o *ratelimit.RateLimitDescriptor_RateLimitOverride) (rratelimiter.Rate, error) {
-	const day = 24 * time.Hour
+// overriding returns the rate or the quota of an override.
+func overriding(o *ratelimit.RateLimitDescriptor_RateLimitOverride) (r rratelimiter.Rate, q rules.Quota, err error) {
 	unit := map[typev3.RateLimitUnit]time.Duration{
 		typev3.RateLimitUnit_SECOND: time.Second, typev3.RateLimitUnit_MINUTE: time.Minute,
-		typev3.RateLimitUnit_HOUR: time.Hour,
-		typev3.RateLimitUnit_DAY:  day, typev3.RateLimitUnit_MONTH: 30 * day, typev3.RateLimitUnit_YEAR: 365 * day,
+		typev3.RateLimitUnit_HOUR: time.Hour, typev3.RateLimitUnit_DAY: 24 * time.Hour,
+		typev3.RateLimitUnit_MONTH: month, typev3.RateLimitUnit_YEAR: year,
 	}[o.Unit]
 	times := uint64(1)
 	if o.UnitMultiplier != nil {
@@ -209,11 +232,15 @@ func overriding(o *ratelimit.RateLimitDescriptor_RateLimitOverride) (rratelimite
 	}
 	switch {
 	case unit == 0:
-		return rratelimiter.Rate{}, errors.New("limit: the unit is unknown")
+		return r, q, errors.New("limit: the unit is unknown")
+	case unit >= month && times != 1:
+		return r, q, fmt.Errorf("limit: the unit %v has a unit_multiplier; write DAY for a fixed interval", o.Unit)
+	case unit >= month:
+		return r, rules.Quota{Permits: int64(o.RequestsPerUnit), Period: strings.ToLower(o.Unit.String())}, nil
 	case times > uint64(math.MaxInt64/unit):
-		return rratelimiter.Rate{}, errors.New("limit: the interval is longer than 292 years")
+		return r, q, errors.New("limit: the interval is longer than 292 years")
 	}
-	return rratelimiter.Rate{Permits: int64(o.RequestsPerUnit), Interval: time.Duration(times) * unit}, nil
+	return rratelimiter.Rate{Permits: int64(o.RequestsPerUnit), Interval: time.Duration(times) * unit}, q, nil
 }
 
 // labelOf returns the name, in responses, of a limit that has no rule.

@@ -51,15 +51,17 @@
 //     OK. Its figures are in the response, but not in the header fields.
 //   - replaces: if the rule applies to a descriptor of the request, descriptors with rules of these
 //     names are not limited.
+//   - a rate for a month or a year is a quota of the calendar in UTC (classic.Quota): its permits
+//     return together when the month or the year ends.
 //   - limit: an override in the descriptor is its rate, in the place of the rule. The domain must
-//     be known. A month has 30 days, and a year 365. All clients should send the same override for
-//     the same entries, since each new rate is set in Redis.
+//     be known. MONTH and YEAR are quotas, too, and have no unit_multiplier. All clients should send
+//     the same override for the same entries, since each new rate is set in Redis.
 //   - hits_addend: the descriptor takes this number of permits, 1 without it. A descriptor whose
 //     own hits_addend is 0 takes none, and is not limited. If the number is more than the rate, the
 //     request is over the limit.
 //   - several descriptors with the same limiter: it is asked once, for the sum of their permits, and
 //     its answer is that of each of them. If they give it different rates, the one with the fewest
-//     permits a second counts. Descriptors with shadow are not part of the sum of others: they have
+//     permits a second counts, with 30 days for a month and 365 for a year. Descriptors with shadow are not part of the sum of others: they have
 //     their own.
 //   - is_negative_hits is an INVALID_ARGUMENT, as is a request that Envoy's own validation refuses.
 //
@@ -78,6 +80,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/classic"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/httplimit/rules"
 	"github.com/rratelimiter/rratelimiter/internal/response"
@@ -91,6 +94,7 @@ type Service struct {
 	ratelimitv3.UnimplementedRateLimitServiceServer
 
 	client *rratelimiter.Client
+	quotas []classic.Option // of limiters of quotas
 	// for descriptors that refuse requests, and for those of rules with shadow
 	policy, shadow *httplimit.Policy
 	domains        atomic.Pointer[map[string]*rule]

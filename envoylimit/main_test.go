@@ -51,6 +51,7 @@ func serveWith(
 		rratelimiter.WithClock(func() time.Time { return e.now }), rratelimiter.WithCallTimeout(10 * time.Second),
 	}, opts...)
 	e.service = envoylimit.New(rratelimiter.NewClient(s.Client(), opts...), policy)
+	e.service.SetClock(func() time.Time { return e.now })
 	e.load(file)
 	e.rpc = connect(t, e.service)
 	return e

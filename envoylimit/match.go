@@ -39,9 +39,8 @@ func newRule(d rules.Descriptor, above string) *rule {
 		below := newRule(d, r.label)
 		if below.pattern != nil {
 			r.patterns = append(r.patterns, below)
-		} else {
-			r.exact[[2]string{d.Key, d.Value}] = below
 		}
+		r.exact[[2]string{d.Key, d.Value}] = below
 	}
 	if d.Name != "" {
 		r.label = d.Name

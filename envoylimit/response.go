@@ -50,7 +50,7 @@ func (a *ask) status() *ratelimitv3.RateLimitResponse_DescriptorStatus {
 	switch {
 	case a.sum != nil && a.sum.answer != nil:
 		answer := a.sum.answer
-		s.Code, s.CurrentLimit = codeOf(a.sum.over), limitOf(a.sum.rate)
+		s.Code, s.CurrentLimit = codeOf(a.sum.over), limitOf(a.sum)
 		if a.rule != nil {
 			s.CurrentLimit.Name = a.rule.Name
 		}
@@ -60,20 +60,31 @@ func (a *ask) status() *ratelimitv3.RateLimitResponse_DescriptorStatus {
 		}
 	default:
 		s.Code = ratelimitv3.RateLimitResponse_OK
-		if a.rule != nil && a.rule.HasRate && a.rule.Rate == rratelimiter.Unlimited {
+		if a.rule != nil && a.rule.HasRate && a.per() == rratelimiter.Unlimited {
 			s.LimitRemaining = math.MaxUint32
 		}
 	}
 	return s
 }
 
-// limitOf returns a rate in Envoy's units. An interval that is no number of seconds has no unit.
-func limitOf(rate rratelimiter.Rate) *ratelimitv3.RateLimitResponse_RateLimit {
-	l := &ratelimitv3.RateLimitResponse_RateLimit{RequestsPerUnit: uint32(rate.Permits)}
+// limitOf returns the limit of a sum in Envoy's units. An interval that is no number of seconds has
+// no unit.
+func limitOf(s *sum) *ratelimitv3.RateLimitResponse_RateLimit {
+	rate := s.per()
+	l := &ratelimitv3.RateLimitResponse_RateLimit{RequestsPerUnit: uint32(min(rate.Permits, math.MaxUint32))}
+	switch s.quota.Period {
+	case "month":
+		l.Unit = ratelimitv3.RateLimitResponse_RateLimit_MONTH
+		return l
+	case "year":
+		l.Unit = ratelimitv3.RateLimitResponse_RateLimit_YEAR
+		return l
+	}
 	for _, u := range []struct {
 		unit ratelimitv3.RateLimitResponse_RateLimit_Unit
 		long time.Duration
 	}{
+		{ratelimitv3.RateLimitResponse_RateLimit_WEEK, 7 * 24 * time.Hour},
 		{ratelimitv3.RateLimitResponse_RateLimit_DAY, 24 * time.Hour},
 		{ratelimitv3.RateLimitResponse_RateLimit_HOUR, time.Hour},
 		{ratelimitv3.RateLimitResponse_RateLimit_MINUTE, time.Minute},

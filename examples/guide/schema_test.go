@@ -142,6 +142,10 @@ func TestSchemaAndParserAgree(t *testing.T) {
 		quota + "5/day": yes, quota + "20000/month\n    from: 15\n    time-zone: Europe/Berlin": yes, quota + "5/week\n    from: friday": yes,
 		quota + "5/hour": no, quota + "0/day": no, quota + "5": no, quota + "5/day\n    rate: 1/s": no, quota + "5/day\n    lease: 1s": no,
 		quota + "5/month\n    from: 32": no, quota + "5/month\n    from: monday": onlyParser, quota + "5/day\n    from: 3": onlyParser,
+		quota + "5/year\n    from: april": yes, quota + "5/year\n    from: 3": onlyParser,
+		"limits:\n  a:\n    key: all\n    rate: 5/month\n    from: 3\n    time-zone: UTC": yes, "limits:\n  a:\n    key: all\n    rate: 5/year\n    lease: 1s": no,
+		"limits:\n  a:\n    key: all\n    rate: 5 / month\n    plans: {header: X-Plan, rates: {pro: 5/m}}": no, "limits:\n  a:\n    key: all\n    rate: 0/month": no,
+		head + "plans: {header: X-Plan, rates: {pro: 5/month}}": no, entry + "rate: 5/month": yes, entry + "rate: 5/year, lease: 1s": no, entry + "rate: 1/week, lease: 1s": yes,
 		quota + "5/day\n    time-zone: Berlin": onlyParser, quota + "5/day\n    cost: 6": onlyParser, head + "from: 3": no, head + "time-zone: UTC": no,
 		head + "hosts: shop.example.com": yes, head + "hosts: ['*.example.com', Shop.example.com]": yes, head + "hosts: 'a.example:80'": no,
 		head + "hosts: a.*.b": no, head + "hosts: []": no, head + "shadow: true": yes, head + "shadow: 1": no,
@@ -180,7 +184,7 @@ func TestSchemaAndParserAgree(t *testing.T) {
 	}
 	for _, rate := range []string{
 		"10/s", "0/s", "600/m", "5/250ms", "1000/hour", "1/1h30m", "1/1.5s", "10/min keep-alive 2h", "'  7 / d '", "+1/.5m", "1/50d", "1/s/s",
-		"10", "many/s", "-1/s", "1/", "/s", "1/week", "10/s per client", "10/s keep-alive", "10/s keep-alive week", "[10/s]", "", "10/s per client keep-alive 1h",
+		"10", "many/s", "-1/s", "1/", "/s", "1/week", "1/2w", "1/7d", "1/1.5d", "5/year", "+5 / month", "x/month", "10/s per client", "10/s keep-alive", "10/s keep-alive week", "[10/s]", "", "10/s per client keep-alive 1h",
 	} {
 		text := "limits:\n  a:\n    key: all\n    rate: " + rate
 		_, fault := rules.Parse("limits.yaml", []byte(text))

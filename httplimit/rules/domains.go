@@ -29,6 +29,7 @@ type Descriptor struct {
 	// of a descriptor that ends with this entry; rratelimiter.Unlimited if HasRate is false, too
 	Rate    rratelimiter.Rate
 	HasRate bool          // false: the rule is only for descriptors with further entries
+	Quota   Quota         // instead of Rate, of a rate for a month or a year; HasRate is true
 	Shadow  bool          // the descriptor is counted, but refuses no request
 	Shared  bool          // all values that match Value share one limiter
 	Lease   time.Duration // of rratelimiter.WithLease; 0: none
@@ -117,8 +118,11 @@ func (p *parser) descriptor(node *yaml.Node) (d Descriptor) {
 	}
 	d.Value, d.Name, d.Shadow, d.Shared = text("value"), text("name"), truth("shadow"), truth("shared")
 	if node := fields["rate"]; node != nil {
-		d.HasRate = true
-		d.Rate = p.rateOrUnlimited(node)
+		if d.HasRate = true; ofCalendar(node) {
+			d.Quota = p.permits(node, "rate")
+		} else {
+			d.Rate = p.rateOrUnlimited(node)
+		}
 	}
 	if node := fields["lease"]; node != nil {
 		d.Lease = p.lease(node, d.Rate)
@@ -162,7 +166,7 @@ func (p *parser) lease(node *yaml.Node, rates ...rratelimiter.Rate) time.Duratio
 	}
 	for _, rate := range rates {
 		if rate == rratelimiter.Unlimited {
-			p.fault(node.Line, "lease: it needs a rate")
+			p.fault(node.Line, "lease: it needs a rate, and not one for a month or a year")
 			continue
 		}
 		p.validRate(node.Line, fmt.Sprintf("lease: with the rate %v", rate), rate, rratelimiter.WithLease(lease))

@@ -97,6 +97,11 @@ func TestEachFaultOfADomainHasItsLine(t *testing.T) {
 			"a lease without a rate", "domains:\n  a:\n    - key: k\n      rate: unlimited\n      lease: 10ms",
 			"5: a: lease: it needs a rate",
 		},
+		{
+			"a lease of a month", "domains:\n  a:\n    - key: k\n      rate: 1/month\n      lease: 10ms",
+			"5: a: lease: it needs a rate, and not one for a month or a year",
+		},
+		{"a month without permits", "domains:\n  a:\n    - key: k\n      rate: 0/month", "4: a: rate: 0 permits, not 1 to"},
 		{"a name with a space", head + "      name: a b", `5: a: the name "a b" must have`},
 		{
 			"an unknown name", head + "      replaces: [other]",

@@ -24,8 +24,8 @@ var values = map[string][]string{
 	"rate":  rates,
 	"plans": {"{header: X-Plan, rates: {pro: 5/s}}", "{header: X-Plan, rates: {pro: unlimited}}", "{header: X-Plan, rates: {pro: 9007199254740992/s}}"},
 	"quota": {"1/day", "0/day", "2147483647/day", "2147483648/week", "5000000000/month", "9007199254740991/month",
-		"9007199254740992/month", "9223372036854775807/day"},
-	"from":      {"monday", "1", "31", "32", "0"},
+		"9007199254740992/month", "9223372036854775807/day", "5/year"},
+	"from":      {"april", "monday", "1", "31", "32", "0"},
 	"time-zone": {"Europe/Berlin", "UTC", "Nowhere"},
 	"cost":      {"1", "0", "2", "5", "6", "2147483648", "9007199254740992", "9223372036854775807"},
 	"paths":     {"/", "/a/", "a"},
@@ -39,7 +39,7 @@ var values = map[string][]string{
 
 var rates = []string{
 	"0/s", "1/s", "5/s", "2147483647/s", "2147483648/s", "5000000000/1h", "9007199254740991/s", "9007199254740992/s",
-	"9223372036854775807/s", "1/1ms", "1/1us", "1/2562047h", "1/s keep-alive 1s", "1/s keep-alive 1ms", "1/s keep-alive 2562047h",
+	"9223372036854775807/s", "1/1ms", "1/1us", "1/2562047h", "1/week", "5/7d", "2/month", "0/month", "1/year", "1/s keep-alive 1s", "1/s keep-alive 1ms", "1/s keep-alive 2562047h",
 }
 
 // Each field has values: the generator of files learns a new one in the same commit.

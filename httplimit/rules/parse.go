@@ -129,11 +129,8 @@ func (c Config) limits(file string, data []byte, keys []string) ([]Limit, error)
 // parse parses a file with these words for the keys of the program.
 func (c Config) parse(file string, data []byte, keys []string) (File, error) {
 	p := &parser{file: file, keys: keys, config: c}
-	if p.config.Redis == nil {
-		p.config.Redis = unconnected{}
-	}
 	if p.config.Client == nil {
-		p.config.Client = rratelimiter.NewClient(p.config.Redis)
+		p.config.Client = rratelimiter.NewClient(unconnected{})
 	}
 	f := p.parse(data)
 	if len(p.faults) > 0 {
@@ -314,19 +311,17 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 	} else {
 		p.fault(name.Line, "it has no field \"key\"; if all requests share one rate, write \"key: all\"")
 	}
+	quota := quotaOf(fields)
 	switch {
-	case fields["quota"] != nil:
-		before := len(p.faults)
-		if l.Quota = p.quota(fields); len(p.faults) == before {
-			p.valid(fields["quota"].Line, "quota", httplimit.Claim{Limiter: p.config.counter("", l.Quota)})
-		}
+	case quota != "":
+		l.Quota = p.quota(fields, quota)
 	case fields["rate"] != nil:
 		l.Rate = p.rate(fields["rate"])
 	default:
 		p.fault(name.Line, "it has no rate")
 	}
 	for _, field := range []string{"from", "time-zone"} {
-		if node := fields[field]; node != nil && fields["quota"] == nil {
+		if node := fields[field]; node != nil && quota == "" {
 			p.fault(node.Line, "%s: only a limit with a quota has it", field)
 		}
 	}
@@ -545,6 +540,8 @@ func (p *parser) rate(node *yaml.Node) rratelimiter.Rate {
 	}
 	rate, err := rratelimiter.ParseRate(text)
 	switch {
+	case ofCalendar(node):
+		p.fault(node.Line, "rate: %q: a month or a year has no fixed length, so only a limit itself can have it, as its quota", text)
 	case err != nil:
 		p.fault(node.Line, "rate: %s", strings.TrimPrefix(err.Error(), rratelimiter.ErrInvalidRate.Error()+": "))
 		return rratelimiter.Rate{}

@@ -177,6 +177,20 @@ func TestEachFaultHasItsLine(t *testing.T) {
 			"a cost above the quota", "limits:\n  a:\n    key: all\n    quota: 5/day\n    cost: 6",
 			"5: a: cost: 6 is more than the quota 5/day",
 		},
+		{"no month", "limits:\n  a:\n    key: all\n    rate: 5.5/month", `4: a: rate: "5.5/month" is not of the form permits/day`},
+		{"a month with a quota", "limits:\n  a:\n    key: all\n    rate: 5/month\n    quota: 5/day", "4: a: rate: a limit has either a rate or a quota"},
+		{
+			"a month with a lease", "limits:\n  a:\n    key: all\n    rate: 5/month\n    lease: 1s",
+			"5: a: lease: a limit has either a rate or a quota, and only one with a rate has lease",
+		},
+		{
+			"a month with plans", "limits:\n  a:\n    key: all\n    rate: 5/month\n    plans: {header: X-Plan, rates: {pro: 1/s}}",
+			"5: a: plans: a limit has either a rate or a quota, and only one with a rate has plans",
+		},
+		{"a plan of a month", head + "    plans: {header: X-Plan, rates: {pro: 1/month}}", `5: a: rate: "1/month": a month or a year has no fixed length`},
+		{
+			"a year from a day", "limits:\n  a:\n    key: all\n    rate: 5/year\n    from: 3", `5: a: from: "3" is neither`,
+		},
 		{"a rate with a time zone", head + "    time-zone: UTC", "5: a: time-zone: only a limit with a quota has it"},
 		{
 			"a host with a port", head + "    hosts: [a.example, 'b.example:80']",

@@ -1,26 +1,30 @@
 package rules
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/classic"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// quota.go has the limits whose permits return together, at the end of a day, a week or a month.
+// quota.go has the limits whose permits return together, at the end of a day, a week, a month or a
+// year.
 
-// A Quota is a number of permits for each day, week or month.
+// A Quota is a number of permits for each day, week, month or year.
 type Quota struct {
 	Permits int64
-	Period  string // day, week or month; "": the limit has a rate, and no quota
-	// weekday or day of the month with which a week or a month begins; "": monday, 1
+	Period  string // day, week, month or year; "": the limit has a rate, and no quota
+	// the weekday, the day or the month with which a week, a month or a year begins; "": monday, 1,
+	// january
 	From string
 	Zone *time.Location // whose midnight ends a day; nil: UTC
 }
@@ -28,7 +32,12 @@ type Quota struct {
 // String returns the quota as in a file: "20000/month".
 func (q Quota) String() string { return strconv.FormatInt(q.Permits, 10) + "/" + q.Period }
 
-var errNoRedis = errors.New("a limit has a quota, for which Config.Redis must be set")
+// Limiter returns the limiter of the quota with a name. If another limit refuses a request, a guard
+// gives its permits back.
+func (q Quota) Limiter(rdb rratelimiter.Redis, name string, opts ...classic.Option) httplimit.Allower {
+	period, _ := q.period()
+	return returnable{classic.NewQuota(rdb, name, q.Permits, classic.Days{Location: q.Zone, Period: period}, opts...)}
+}
 
 // period returns the period of the quota, and false if it does not begin so.
 func (q Quota) period() (p classic.Period, ok bool) {
@@ -46,33 +55,70 @@ func (q Quota) period() (p classic.Period, ok bool) {
 			day, _ = strconv.Atoi(q.From) // 0 if it is none
 		}
 		return classic.Monthly(day), day >= 1 && day <= 31
+	case "year":
+		for month := time.January; month <= time.December; month++ {
+			if strings.ToLower(month.String()) == q.From || q.From == "" && month == time.January {
+				return classic.Yearly(month), true
+			}
+		}
+		return p, false
 	}
 	return p, q.From == ""
 }
 
-// quota parses the fields quota, from and time-zone. It takes away the fields that only a limit
-// with a rate has.
-func (p *parser) quota(fields map[string]*yaml.Node) (q Quota) {
-	node := fields["quota"]
-	for _, field := range []string{"rate", "plans", "lease"} {
-		if other := fields[field]; other != nil {
-			p.fault(other.Line, "%s: a limit has either a rate or a quota, and only one with a rate has %s", field, field)
-			delete(fields, field)
-		}
+// ofCalendar reports whether a rate is for a month or a year. These have no fixed length, so such a
+// rate is a quota.
+func ofCalendar(node *yaml.Node) bool {
+	_, period, _ := strings.Cut(node.Value, "/")
+	period = strings.TrimSpace(period)
+	return node.Kind == yaml.ScalarNode && (period == "month" || period == "year")
+}
+
+// quotaOf returns the field with the quota of a limit; "" if the limit has none.
+func quotaOf(fields map[string]*yaml.Node) string {
+	switch {
+	case fields["quota"] != nil:
+		return "quota"
+	case fields["rate"] != nil && ofCalendar(fields["rate"]):
+		return "rate"
 	}
-	text, ok := p.value(node, "quota")
+	return ""
+}
+
+// permits parses a quota without the day with which it begins.
+func (p *parser) permits(node *yaml.Node, field string) (q Quota) {
+	text, ok := p.value(node, field)
 	if !ok {
 		return q
 	}
 	permits, period, _ := strings.Cut(text, "/")
+	permits, period = strings.TrimSpace(permits), strings.TrimSpace(period)
 	n, err := strconv.ParseInt(permits, 10, 64)
-	if err != nil || period != "day" && period != "week" && period != "month" {
+	if err != nil || !slices.Contains([]string{"day", "week", "month", "year"}, period) {
 		p.fault(
-			node.Line, "quota: %q is not of the form permits/day, permits/week or permits/month, such as 20000/month", text,
+			node.Line, "%s: %q is not of the form permits/day, permits/week, permits/month or permits/year, such as 20000/month",
+			field, text,
 		)
 		return q
 	}
 	q.Permits, q.Period = n, period
+	p.valid(node.Line, field, httplimit.Claim{Limiter: p.config.counter("", q)})
+	return q
+}
+
+// quota parses the quota of a limit, and its fields from and time-zone. It takes away the fields
+// that only a limit with a rate has.
+func (p *parser) quota(fields map[string]*yaml.Node, field string) (q Quota) {
+	for _, other := range []string{"rate", "plans", "lease"} {
+		if node := fields[other]; node != nil && other != field {
+			p.fault(node.Line, "%s: a limit has either a rate or a quota, and only one with a rate has %s", other, other)
+			delete(fields, other)
+		}
+	}
+	if q = p.permits(fields[field], field); q.Period == "" {
+		return q
+	}
+	var ok bool
 	if node := fields["from"]; node != nil {
 		if q.From, ok = p.value(node, "from"); !ok {
 			return q
@@ -80,13 +126,15 @@ func (p *parser) quota(fields map[string]*yaml.Node) (q Quota) {
 		if _, ok := q.period(); !ok {
 			p.fault(
 				node.Line,
-				"from: %q is neither a weekday, such as monday, with which a week begins, nor a day from 1 to 31, with which a month begins",
+				"from: %q is neither a weekday, such as monday, with which a week begins, nor a day from 1 to 31, "+
+					"with which a month begins, nor a month, such as april, with which a year begins",
 				q.From,
 			)
 		}
 	}
 	if node := fields["time-zone"]; node != nil {
 		if text, ok := p.value(node, "time-zone"); ok {
+			var err error
 			if q.Zone, err = time.LoadLocation(text); err != nil || text == "" || text == "Local" {
 				p.fault(node.Line, "time-zone: %q is none, such as Europe/Berlin", text)
 			}
@@ -96,10 +144,8 @@ func (p *parser) quota(fields map[string]*yaml.Node) (q Quota) {
 }
 
 // counter makes the limiter of a quota.
-func (c Config) counter(name string, q Quota) returnable {
-	days := classic.Days{Location: q.Zone}
-	days.Period, _ = q.period()
-	return returnable{classic.NewQuota(c.Redis, name, q.Permits, days)}
+func (c Config) counter(name string, q Quota) httplimit.Allower {
+	return q.Limiter(cmp.Or(c.Redis, c.Client.Redis()), name)
 }
 
 // quota makes a limit with a quota.
@@ -121,13 +167,3 @@ func (c Config) quota(l Limit) httplimit.Limit {
 type returnable struct{ *classic.Quota }
 
 func (q returnable) Release(ctx context.Context, n int64) (int64, error) { return q.Return(ctx, n) }
-
-// needsRedis returns an error if a limit has a quota, but the Config no Redis.
-func (c Config) needsRedis(limits []Limit) error {
-	for _, l := range limits {
-		if l.Quota.Period != "" && c.Redis == nil {
-			return errNoRedis
-		}
-	}
-	return nil
-}

@@ -37,17 +37,20 @@
 //     not apply to a request that has no key, for example without the header field. In a list, a
 //     missing key counts as empty: the limit applies unless the request has none of the keys in the
 //     list.
-//   - rate: in the format of rratelimiter.ParseRate: 100/s, 5/250ms, 1000/h. 0/s refuses every
-//     request. The suffix "per client" is an error.
+//   - rate: in the format of rratelimiter.ParseRate: 100/s, 5/250ms, 1000/h, 5/week. 0/s refuses
+//     every request. The suffix "per client" is an error. A month and a year have no fixed length,
+//     so 20000/month and 5/year are quotas.
 //   - plans: other rates, by the value of a header field: "plans: {header: X-Plan, rates: {pro:
 //     600/m, internal: unlimited}}". Requests without one of these values have the field rate. The
 //     rate belongs to the key of a request: all requests with the same key should have the same
 //     value. Clients can send any header field, so a gateway or a middleware before the guard must
 //     set this one.
-//   - quota: instead of a rate, permits for a whole day, week or month: 1000/day, 20000/month, at
-//     most 9007199254740991 (2^53 - 1). They return together at its end, at midnight by time-zone (default: UTC), such as Europe/Berlin. A
-//     week begins on the weekday from (default: monday), a month on the day from (default: 1), such
-//     as a billing date. classic.Quota in the root of the module counts it.
+//   - quota: instead of a rate, permits for a whole day, week, month or year of the calendar:
+//     1000/day, 20000/month, at most 9007199254740991 (2^53 - 1). They return together at its end,
+//     at midnight by time-zone (default: UTC), such as Europe/Berlin. A week begins on the weekday
+//     from (default: monday), a month on the day from (default: 1), such as a billing date, and a
+//     year with the month from (default: january). classic.Quota in the root of the module counts
+//     it.
 //   - cost: the number of permits that each request takes: from 1 (the default) to the permits of
 //     each rate.
 //   - paths: the limit applies to these paths, with or without a final slash. If a path in the file
@@ -88,7 +91,6 @@ package rules
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -113,7 +115,7 @@ import (
 type Config struct {
 	// Client makes the limiters. It must not be nil.
 	Client *rratelimiter.Client
-	// Redis counts the limits with a quota. It may be nil if the file has none.
+	// Redis counts the limits with a quota. nil means the Redis of Client.
 	Redis rratelimiter.Redis
 	// Addr finds the address of a request's client, for the key address and for exempt.
 	Addr httplimit.ClientAddr
@@ -130,8 +132,7 @@ type Config struct {
 
 // Watch sets the limits of a guard from a file and returns. In the background it sets them again
 // when the file changes, until ctx ends. If the file has errors or cannot be read at the time of
-// the call, Watch only returns the error: Faults, or the error of os.ReadFile. A file with a quota
-// needs Config.Redis.
+// the call, Watch only returns the error: Faults, or the error of os.ReadFile.
 //
 // Watch reads the file every Config.Every. New content is in force after two reads have returned
 // the same content, because the first read may return a file that is not completely written. By
@@ -145,7 +146,7 @@ func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) e
 	return c.watch(ctx, file, func(data []byte) error {
 		limits, err := c.limits(file, data, c.words())
 		if err == nil {
-			err = cmp.Or(c.needsRedis(limits), c.trusts())
+			err = c.trusts()
 		}
 		if err == nil {
 			guard.SetLimits(c.build(limits)...)

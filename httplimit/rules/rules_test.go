@@ -122,7 +122,9 @@ func TestQuotasEndWithTheirPeriods(t *testing.T) {
 limits:
   daily: {key: header X-User, quota: 2/day, paths: /day, time-zone: Asia/Tokyo}
   weekly: {key: all, quota: 3/week, paths: /week, cost: 2}
-  monthly: {key: all, quota: 1/month, from: 15, paths: /month}
+  monthly: {key: all, rate: 1/month, from: 15, paths: /month}
+  fortnight: {key: all, rate: 1/2w, paths: /fortnight}
+  yearly: {key: all, rate: 1 / year, from: february, time-zone: Asia/Tokyo, paths: /year}
   both: {key: all, quota: 10/day, paths: /both}
   hourly: {key: all, rate: 1/h, paths: /both}
 `, 24*time.Hour)
@@ -134,6 +136,8 @@ limits:
 		b.passes(true, "GET", "/week")
 		b.passes(false, "GET", "/week")
 		b.passes(true, "GET", "/month")
+		b.passes(true, "GET", "/fortnight")
+		b.passes(true, "GET", "/year")
 		b.passes(true, "GET", "/both")
 		for range 20 { // permits of the quota are given back if the other limit refuses
 			b.passes(false, "GET", "/both")
@@ -151,18 +155,30 @@ limits:
 		b.passes(false, "GET", "/month")
 		to(15, 0)
 		b.passes(true, "GET", "/month")
+		b.passes(true, "GET", "/fortnight")
+		b.passes(false, "GET", "/fortnight")
+		to(31, 14)
+		b.passes(false, "GET", "/year")
+		to(31, 15) // February begins in Tokyo
+		b.passes(true, "GET", "/year")
 		b.logged()
 	})
 }
 
-func TestAQuotaNeedsRedis(t *testing.T) {
+// Without a Redis of its own, a Config counts quotas on that of its client.
+func TestAQuotaUsesTheRedisOfTheClient(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "limits.yaml")
-	if err := os.WriteFile(file, []byte("limits: {a: {key: all, quota: 5/day}}"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("limits: {a: {key: all, quota: 1/year}}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := Watch(t.Context(), httplimit.New(), file, Config{Client: limittest.New(t).Client()})
-	if err == nil || !strings.Contains(err.Error(), "Config.Redis must be set") {
-		t.Error(err)
+	guard := httplimit.New()
+	if err := Watch(t.Context(), guard, file, Config{Client: limittest.New(t).Client()}); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []httplimit.Outcome{httplimit.Allowed, httplimit.Denied} {
+		if d := guard.Decide(httptest.NewRequest("GET", "/", nil)); d.Outcome != want {
+			t.Errorf("request %d: %v, %v", i, d.Outcome, d.Err)
+		}
 	}
 }
 

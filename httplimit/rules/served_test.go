@@ -31,7 +31,7 @@ var (
 		"9223372036854775807", "9223372036854775808", "99999999999999999999", "1e3", "many",
 	}
 	spans = []string{
-		"1s", "s", "m", "d", "0s", "-1s", "1ms", "2ms", "10ms", "0.5ms", "1.5ms", "1ns", "250ms", "146y", "1281023h",
+		"1s", "s", "m", "d", "week", "7d", "month", "year", "0s", "-1s", "1ms", "2ms", "10ms", "0.5ms", "1.5ms", "1ns", "250ms", "146y", "1281023h",
 		"1281024h", "2562047h", "2562048h", "9223372036854775807ns", "9223372036s",
 	}
 	keepAlives = []string{"", "0s", "1ms", "999ms", "1s", "1s1ns", "2562047h", "2562048h"}
@@ -39,7 +39,7 @@ var (
 	penalties  = []string{"", "0s", "1ms", "1s", "0.5ms", "1281024h", "2562047h", "2562048h"}
 	costs      = append([]string{""}, counts...)
 	periods    = []string{"month", "day", "week", "hour", "year"}
-	froms      = []string{"", "0", "1", "15", "31", "32", "monday", "sunday", "2.5"}
+	froms      = []string{"", "april", "0", "1", "15", "31", "32", "monday", "sunday", "2.5"}
 	zones      = []string{"", "UTC", "Europe/Berlin", "Local", "Berlin"}
 )
 
