@@ -260,23 +260,3 @@ func keyOf(entries []*ratelimit.RateLimitDescriptor_Entry, values []string) stri
 	}
 	return strings.Join(parts, ":")
 }
-
-// Label returns the domain and the keys of a limiter that a Service has made, such as
-// "shop:remote_address:method": a label for metrics (promlimit.Config.Label) without the values,
-// which can be many. The label of any other limiter is "".
-func Label(limiter string) string {
-	parts := strings.Split(limiter, ":")
-	if len(parts) < 3 || parts[0] != "ratelimit" {
-		return ""
-	}
-	last := len(parts) - 1
-	label := parts[last]
-	for _, entry := range parts[1:last] {
-		key, _, is := strings.Cut(entry, "=")
-		if !is {
-			return ""
-		}
-		label += ":" + key
-	}
-	return label
-}

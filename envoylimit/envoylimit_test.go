@@ -368,6 +368,39 @@ func TestLabel(t *testing.T) {
 	}
 }
 
+// A rule says which values are in labels.
+func TestLabelsWithValues(t *testing.T) {
+	server := redistest.Embedded(t)
+	e := serve(t, server, `
+domains:
+  a b:
+    - {key: user, rate: 1/h, detailed-metric: true}
+    - {key: user, value: "x*", rate: 1/h}
+    - {key: path, value: "/a/*", shared: true, value-to-metric: true, descriptors: [{key: method, rate: 1/h}, {key: user, rate: 1/h, detailed-metric: true}]}
+    - {key: tenant, descriptors: [{key: id id, rate: 1/h, value-to-metric: true}]}
+`)
+	for limiter, want := range map[string]string{
+		"ratelimit:user=ann:a+b":                 "a+b:user=ann",
+		"ratelimit:user=x%3D1:a+b":               "a+b:user",
+		"ratelimit:path=/a/*:method=GET:a+b":     "a+b:path=/a/*:method",
+		"ratelimit:path=/a/*:user=ann:a+b":       "a+b:path=/a/*:user=ann",
+		"ratelimit:path=/b:method=GET:a+b":       "a+b:path:method",
+		"ratelimit:tenant=1:id+id=a%3Ab:a+b":     "a+b:tenant:id+id=a%3Ab",
+		"ratelimit:user=ann:other":               "other:user",
+		"ratelimit:shop":                         "",
+		"ratelimit:user=ann:more=1:even=2:a+b":   "a+b:user:more:even",
+		"ratelimit:tenant=%zz:id+id=%7E~0af:a+b": "a+b:tenant:id+id=%7E~0af",
+	} {
+		if got := e.service.Label(limiter); got != want {
+			t.Errorf("%s: %q, want %q", limiter, got, want)
+		}
+	}
+	response := e.send(to("a b", of("user=ann")), "OK: OK 0 of 1/HOUR in 1h0m0s")
+	if keys := server.Client().Keys(t.Context(), "ratelimit:user=ann:a+b").Val(); len(keys) != 1 {
+		t.Errorf("%v: the limiter is not there", response)
+	}
+}
+
 // The observers see what becomes of requests.
 func TestObservers(t *testing.T) {
 	o := &outcomes{}

@@ -30,7 +30,7 @@ import (
 // drawRequest.
 func TestStoriesHaveEachField(t *testing.T) {
 	for of, drawn := range map[reflect.Type]string{
-		reflect.TypeFor[rules.Descriptor]():              "Key Value Rate HasRate Quota Shadow Shared Lease Name Replaces Following",
+		reflect.TypeFor[rules.Descriptor]():              "Key Value Rate HasRate Quota Shadow Shared Lease Name ValueToMetric DetailedMetric Replaces Following",
 		reflect.TypeFor[ratelimitv3.RateLimitRequest]():  "Domain Descriptors HitsAddend",
 		reflect.TypeFor[ratelimit.RateLimitDescriptor](): "Entries Limit HitsAddend IsNegativeHits",
 	} {

@@ -21,13 +21,13 @@ import (
 
 func newCheckRules() *cobra.Command {
 	var keys []string
-	var schema bool
+	var schema, convert bool
 	cmd := &cobra.Command{
-		Use:   "check-rules FILE | --schema",
+		Use:   "check-rules FILE | FOLDER | --schema",
 		Short: "Check a file of limits for HTTP requests or for Envoy, and print how it is understood",
 		Long: `check-rules reads a file of limits for HTTP requests, as services that use the package httplimit/rules do, or for Envoy, as
 rrl rls does, and prints its limits. It needs no Redis. If the file has faults it prints each of them as FILE:LINE: fault,
-and the exit code is 1. FILE is - for the standard input.
+and the exit code is 1. FILE is - for the standard input. Of a FOLDER it reads all files that end with .yaml or .yml.
 
 The file is YAML:
 
@@ -59,18 +59,22 @@ The file is YAML:
       from: 15                # the billing date
       time-zone: Europe/Berlin
 
+A file that begins with "domain:" has the format of envoyproxy/ratelimit. For such files a second table tells what becomes of
+each field. --convert prints the domains in the format above instead.
+
 A service may have keys of its own, such as the tenant; --own-key names them. rrl rls --help has an example for Envoy.
 
 --schema prints the JSON Schema of such a file, for editors, which find most faults while you write. It reads no file.`,
 		Example: `  rrl check-rules limits.yaml
   rrl check-rules --own-key tenant --own-key user limits.yaml
+  rrl check-rules --convert /etc/ratelimit/config > envoy.yaml
   rrl check-rules --schema > limits.schema.json`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if schema && (len(args) > 0 || len(keys) > 0) {
-				return errors.New("check-rules --schema takes no file and no --own-key; see rrl check-rules --help")
+			if schema && (len(args) > 0 || len(keys) > 0 || convert) {
+				return errors.New("check-rules --schema takes no file, no --own-key and no --convert; see rrl check-rules --help")
 			}
 			if !schema && len(args) != 1 {
-				return errors.New("check-rules takes the name of one file; see rrl check-rules --help")
+				return errors.New("check-rules takes the name of one file or folder; see rrl check-rules --help")
 			}
 			return nil
 		},
@@ -79,15 +83,16 @@ A service may have keys of its own, such as the tenant; --own-key names them. rr
 				_, err := io.WriteString(cmd.OutOrStdout(), rules.Schema())
 				return err
 			}
-			file := args[0]
-			data, err := input(cmd.InOrStdin(), file)
+			f, err := rulesOf(cmd.InOrStdin(), args[0], keys)
+			if faults := (rules.Faults{}); errors.As(err, &faults) {
+				fmt.Fprintln(cmd.ErrOrStderr(), connect.LastDefence(err.Error()))
+				return exit{code: 1}
+			}
 			if err != nil {
 				return err
 			}
-			f, err := rules.ParseFile(file, data, keys...)
-			if err != nil {
-				fmt.Fprintln(cmd.ErrOrStderr(), connect.LastDefence(err.Error()))
-				return exit{code: 1}
+			if convert {
+				return converted(cmd.OutOrStdout(), f)
 			}
 			o := &render.Output{Out: cmd.OutOrStdout()}
 			if f.Limits != nil {
@@ -96,12 +101,54 @@ A service may have keys of its own, such as the tenant; --own-key names them. rr
 			if f.Domains != nil {
 				domainsTable(f.Domains).Write(o)
 			}
+			if f.Findings != nil {
+				o.Say("")
+				findingsTable(f.Findings).Write(o)
+			}
 			return o.Failed
 		},
 	}
 	cmd.Flags().BoolVar(&schema, "schema", false, "print the JSON Schema of such a file")
+	cmd.Flags().BoolVar(&convert, "convert", false, "print files of envoyproxy/ratelimit in the format of this project")
 	cmd.Flags().StringSliceVar(&keys, "own-key", nil, "`word` for a key that the service has, beside the built-in ones")
 	return cmd
+}
+
+// rulesOf reads a file, a folder, or the standard input.
+func rulesOf(in io.Reader, path string, keys []string) (rules.File, error) {
+	if path != "-" {
+		return rules.Load(path, keys...)
+	}
+	data, err := input(in, path)
+	if err != nil {
+		return rules.File{}, err
+	}
+	return rules.ParseFile(path, data, keys...)
+}
+
+// converted prints the domains of files of envoyproxy/ratelimit.
+func converted(out io.Writer, f rules.File) error {
+	if f.Findings == nil || f.Limits != nil {
+		return errors.New("--convert: a file has the format of this project already; see rrl check-rules --help")
+	}
+	text, err := rules.Format(f.Domains)
+	if err == nil {
+		_, err = out.Write(text)
+	}
+	return err
+}
+
+// findingsTable has a row for each field of files of envoyproxy/ratelimit.
+func findingsTable(findings []rules.Finding) render.Table {
+	t := render.Table{Rows: [][]string{{"field of envoyproxy/ratelimit", "first in", "here", "as"}}}
+	for _, f := range findings {
+		what := "works"
+		if f.Ignored {
+			what = "ignored"
+		}
+		t.Rows = append(t.Rows, visible([]string{f.Field, fmt.Sprintf("%s:%d", f.File, f.Line), what, f.Why}))
+	}
+	return t
 }
 
 // limitsTable has a row for each limit, and a column of options if a limit has one.
@@ -194,7 +241,7 @@ func descriptorRows(domain string, entries []string, descriptors []rules.Descrip
 		all := append(slices.Clone(entries), entry)
 		if d.HasRate {
 			rows = append(
-				rows, visible([]string{domain, strings.Join(all, ", "), rateText(d.Rate), orElse(optionsOf(d), "none")}),
+				rows, visible([]string{domain, strings.Join(all, ", "), d.RateText(), orElse(optionsOf(d), "none")}),
 			)
 		}
 		rows = append(rows, descriptorRows(domain, all, d.Following)...)
@@ -215,6 +262,12 @@ func optionsOf(d rules.Descriptor) (options []string) {
 	}
 	if d.Name != "" {
 		options = append(options, "name="+d.Name)
+	}
+	if d.ValueToMetric {
+		options = append(options, "value-to-metric")
+	}
+	if d.DetailedMetric {
+		options = append(options, "detailed-metric")
 	}
 	if len(d.Replaces) > 0 {
 		options = append(options, "replaces="+strings.Join(d.Replaces, ","))

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -95,6 +96,46 @@ shop    user, method=GET\u001b  unlimited  none
 `
 	if code, out, errs := rrl(t.Context(), "check-rules", file); code != 0 || errs != "" || out != want {
 		t.Errorf("%d, %s\n%s", code, errs, out)
+	}
+}
+
+const theirFolder = "../../httplimit/rules/testdata/envoyproxy"
+
+// Of files of envoyproxy/ratelimit it prints the rules, and what becomes of each field.
+func TestCheckRulesReadsFilesOfEnvoyproxy(t *testing.T) {
+	code, out, errs := rrl(t.Context(), "check-rules", theirFolder)
+	if code != 0 || errs != "" {
+		t.Fatalf("%d, %s", code, errs)
+	}
+	for _, line := range []string{
+		`mail +message_type=offer, to_number +5/week +none`,
+		`mail +sender +20000/month +detailed-metric`,
+		`edge/shop +path=/export/\* +100/m +shadow shared value-to-metric`,
+		`edge/shop +user, method=GET +1000000/year +replaces=any method`,
+		`edge/shop +health +unlimited +none`,
+		`unit: second +\S+/shop.yml:6 +works +a sliding window: any second; there each second of the clock`,
+		`unit: month +\S+/mail.yaml:14 +works +a quota for each month of the calendar, in UTC; there for each 30 days since 1970`,
+		`metadata +\S+/shop.yml:\d+ +ignored +responses have no metadata`,
+		`replaces burst +\S+/shop.yml:\d+ +ignored +no limit of the domain has this name`,
+	} {
+		if !regexp.MustCompile("(?m)^" + line + "$").MatchString(out) {
+			t.Errorf("no line %s in\n%s", line, out)
+		}
+	}
+	code, converted, errs := rrl(t.Context(), "check-rules", "--convert", theirFolder)
+	file := filepath.Join(t.TempDir(), "envoy.yaml")
+	if code != 0 || errs != "" || os.WriteFile(file, []byte(converted), 0o600) != nil {
+		t.Fatalf("%d, %s", code, errs)
+	}
+	before, _, _ := strings.Cut(out, "\n\n")
+	if code, after, errs := rrl(t.Context(), "check-rules", file); code != 0 || errs != "" || after != before+"\n" {
+		t.Errorf("%d, %s, the converted file has\n%s, not\n%s", code, errs, after, before)
+	}
+	for _, args := range [][]string{{"--convert", file}, {"--convert", rulesFile, "--own-key=tenant"}, {"--convert", "--schema"}} {
+		if code, out, errs := rrl(t.Context(), append([]string{"check-rules"}, args...)...); code != 1 || out != "" ||
+			!strings.HasPrefix(errs, "rrl: ") {
+			t.Errorf("%v: %d, %s%s", args, code, out, errs)
+		}
 	}
 }
 

@@ -45,6 +45,9 @@ func newRls() *cobra.Command {
             rate: 6000/m
             lease: 1s            # decided from memory: see WithLease
 
+--rules can be a folder: rls reads its files that end with .yaml or .yml. A file that begins with "domain:" has the format of
+envoyproxy/ratelimit; rrl check-rules says what of it works.
+
 The limiter of (remote_address, 192.0.2.1) is ratelimit:remote_address=192.0.2.1:shop. rrl check-rules checks a file. rls
 reads it every 2 s: new rules are in force without a restart. If they have faults the old ones stay in force, and each
 fault is printed with its line.
@@ -104,7 +107,7 @@ replica does not, and else, or after the signal, 503 with the reason.`,
 		return server.Serve(ctx, link, listener, scraped)
 	})
 	f := cmd.Flags()
-	f.StringVar(&o.Rules, "rules", "", "`file` of the rules: YAML")
+	f.StringVar(&o.Rules, "rules", "", "`file` of the rules, or a folder of files: YAML")
 	f.StringVar(&listen, "listen", "127.0.0.1:8081", "`address` of the service: host:port")
 	f.StringVar(
 		&metrics, "metrics", "",

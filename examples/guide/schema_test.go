@@ -160,8 +160,8 @@ func TestSchemaAndParserAgree(t *testing.T) {
 		"exempt: 192.0.2.7\nlimits: {}": yes, "exempt: intranet\nlimits: {}": no, head + "exempt: fe80::1%eth0": no, head + "exempt: []": no,
 		head + "exempt: 10.0.0.1/8": onlyParser, head + "exempt: \"::ffff:10.0.0.0/104\"": onlyParser, head + "exempt: 10.0.0.0/99": onlyParser,
 
-		"domains: {}": yes, "domains: {}\nlimits: {}": yes, "domains:": no, "domains: [a]": no, "domains: {\"{a}\": [{key: k, rate: 1/s}]}": no,
-		"domains: {a: []}": no, "domains: {a: {key: k, rate: 1/s}}": no, "domains: {a: [k]}": no,
+		"domains: {}": yes, "domains: {}\nlimits: {}": yes, "domains:": no, "domains: [a]": no, "domains: {\"{a}\": [{key: k, rate: 1/s}]}": yes,
+		"domains: {'': []}": no, "domains: {a: []}": yes, "domains: {a: {key: k, rate: 1/s}}": no, "domains: {a: [k]}": no,
 		entry + "rate: 1/s": yes, entry + "rate: 1": no, entry + "rate: unlimited": yes, entry + "unit: second": no, entry + "value: v": no,
 		"domains: {a: [{rate: 1/s}]}": no, entry + "rate: 1/s, value: 12": yes, entry + "rate: 1/s, value: true": yes, entry + "rate: 1/s, value: ''": no,
 		entry + "rate: 1/s, value: [v]": no, entry + "descriptors: [{key: l, rate: 1/s}]": yes, entry + "descriptors: []": no,
@@ -171,7 +171,8 @@ func TestSchemaAndParserAgree(t *testing.T) {
 		entry + "rate: 1/s, lease: 100ms": yes, entry + "rate: 1/s, lease: 101ms": onlyParser, entry + "rate: 1/s, lease: 0s": onlyParser,
 		entry + "rate: 1/s, lease: long": no, entry + "rate: 1/s, lease: 5": no, entry + "lease: 5ms, descriptors: [{key: l, rate: 1/s}]": no,
 		entry + "rate: 1/s, name: n, replaces: m": onlyParser, entry + "rate: 1/s, name: n}, {key: l, rate: 1/s, replaces: [n]": yes,
-		entry + "rate: 1/s, name: 5": yes, entry + "rate: 1/s, name: a b": no, entry + "rate: 1/s}, {key: k, rate: 1/s": onlyParser,
+		entry + "rate: 1/s, name: 5": yes, entry + "rate: 1/s, name: a b": yes, entry + "rate: 1/s, name: ''": no,
+		entry + "rate: 1/s, detailed-metric: true, value-to-metric: true": yes, entry + "detailed-metric: true, descriptors: [{key: l, rate: 1/s}]": no, entry + "rate: 1/s}, {key: k, rate: 1/s": onlyParser,
 	} {
 		if strings.HasPrefix(text, entry) {
 			text += "}]}"

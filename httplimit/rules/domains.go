@@ -34,6 +34,8 @@ type Descriptor struct {
 	Shared  bool          // all values that match Value share one limiter
 	Lease   time.Duration // of rratelimiter.WithLease; 0: none
 	Name    string        // in responses, and for Replaces of other rules; "": none
+	// the label of metrics has the value of the entry, or, with DetailedMetric, of all entries
+	ValueToMetric, DetailedMetric bool
 	// names of rules that do not apply to a request to which this rule applies
 	Replaces  []string
 	Following []Descriptor // rules for the next entry
@@ -45,14 +47,16 @@ const (
 )
 
 // schema.json has the same
-var descriptorFields = []string{"key", "value", "rate", "shadow", "shared", "lease", "name", "replaces", "descriptors"}
+var descriptorFields = []string{
+	"key", "value", "rate", "shadow", "shared", "lease", "name", "replaces", "value-to-metric", "detailed-metric", "descriptors",
+}
 
 // domains parses the section domains.
 func (p *parser) domains(node *yaml.Node) []Domain {
 	domains := []Domain{}
 	p.named(node, "domains", func(name, value *yaml.Node) {
 		p.names, p.replaced = map[string]bool{}, nil
-		domains = append(domains, Domain{name.Value, p.descriptors(value, "a domain")})
+		domains = append(domains, Domain{name.Value, p.descriptors(value, aDomain)})
 		for _, r := range p.replaced {
 			if !p.names[r.Value] {
 				p.fault(r.Line, "replaces: no descriptor of the domain has the name %q", r.Value)
@@ -62,12 +66,20 @@ func (p *parser) domains(node *yaml.Node) []Domain {
 	return domains
 }
 
-// descriptors parses a list of descriptors. what names the thing that must have them.
-func (p *parser) descriptors(node *yaml.Node, what string) (all []Descriptor) {
-	if node.Kind != yaml.SequenceNode || len(node.Content) == 0 {
+// descriptors parses a list of descriptors. what names the thing that must have them. A domain can
+// have an empty list: then only descriptors with a rate of their own are limited.
+func (p *parser) descriptors(node *yaml.Node, what string) []Descriptor {
+	if node.Kind != yaml.SequenceNode || len(node.Content) == 0 && what != aDomain {
 		p.fault(node.Line, "%s must have a list of descriptors, each of which begins with \"- key:\"", what)
 		return nil
 	}
+	return p.list(node, p.descriptor)
+}
+
+const aDomain = "a domain"
+
+// list parses the elements of a list of descriptors.
+func (p *parser) list(node *yaml.Node, each func(*yaml.Node) Descriptor) (all []Descriptor) {
 	seen := map[[2]string]int{}
 	for _, one := range node.Content {
 		if p.count++; p.count > mostDescriptors {
@@ -77,7 +89,7 @@ func (p *parser) descriptors(node *yaml.Node, what string) (all []Descriptor) {
 			return nil
 		}
 		line := one.Line
-		d := p.descriptor(resolved(one))
+		d := each(resolved(one))
 		same := [2]string{d.Key, d.Value}
 		if first := seen[same]; first > 0 && d.Key != "" {
 			p.fault(line, "%s: a descriptor with this key and value is in line %d already", d.shown(), first)
@@ -99,7 +111,7 @@ func (d Descriptor) shown() string {
 
 // descriptor parses one descriptor.
 func (p *parser) descriptor(node *yaml.Node) (d Descriptor) {
-	fields := p.fields(node, "a descriptor", descriptorFields)
+	fields := p.fields(node, "a descriptor", descriptorFields, envoyForm)
 	if fields == nil {
 		return d
 	}
@@ -117,6 +129,7 @@ func (p *parser) descriptor(node *yaml.Node) (d Descriptor) {
 		p.fault(node.Line, "a descriptor has no field \"key\"")
 	}
 	d.Value, d.Name, d.Shadow, d.Shared = text("value"), text("name"), truth("shadow"), truth("shared")
+	d.ValueToMetric, d.DetailedMetric = truth("value-to-metric"), truth("detailed-metric")
 	if node := fields["rate"]; node != nil {
 		if d.HasRate = true; ofCalendar(node) {
 			d.Quota = p.permits(node, "rate")
@@ -139,10 +152,7 @@ func (p *parser) descriptor(node *yaml.Node) (d Descriptor) {
 
 // complete checks the fields of a descriptor together.
 func (p *parser) complete(d Descriptor, fields map[string]*yaml.Node, line int) {
-	if node := fields["name"]; node != nil && d.Name != "" {
-		if !validName.MatchString(d.Name) {
-			p.fault(node.Line, "the name %q must have 1 to 64 letters, digits, and _.-, a letter or digit first", d.Name)
-		}
+	if d.Name != "" {
 		p.names[d.Name] = true
 	}
 	if d.Shared && !strings.Contains(d.Value, "*") {
@@ -151,7 +161,7 @@ func (p *parser) complete(d Descriptor, fields map[string]*yaml.Node, line int) 
 	if !d.HasRate && fields["descriptors"] == nil {
 		p.fault(line, "%s: it has neither a rate nor descriptors; to set no limit, write \"rate: unlimited\"", d.shown())
 	}
-	for _, field := range []string{"shadow", "name", "replaces"} {
+	for _, field := range []string{"shadow", "name", "replaces", "detailed-metric"} {
 		if node := fields[field]; node != nil && !d.HasRate {
 			p.fault(node.Line, "%s needs a rate in the same descriptor", field)
 		}

@@ -57,14 +57,15 @@ func TestEachFaultOfADomainHasItsLine(t *testing.T) {
 	const head = "domains:\n  a:\n    - key: k\n      rate: 10/s\n"
 	for _, test := range []struct{ name, text, want string }{
 		{"no names", "domains:\n  - a", `2: the field "domains" must have the name of each domain`},
-		{"a name with a brace", "domains:\n  \"{a}\": [{key: k, rate: 1/s}]", `2: the name "{a}"`},
+		{"an empty name", "domains:\n  \"\": [{key: k, rate: 1/s}]", `2: the name of a domain is empty`},
 		{
 			"no list", "domains:\n  a: {key: k, rate: 1/s}",
 			`2: a: a domain must have a list of descriptors, each of which begins with "- key:"`,
 		},
-		{"an empty list", "domains:\n  a: []", "2: a: a domain must have a list"},
 		{"no fields", "domains:\n  a: [k]", "2: a: a descriptor must have fields"},
 		{"unknown field", head + "      unit: second", `5: a: unknown field "unit"; known are key, value, rate,`},
+		{"detailed without a rate", "domains:\n  a:\n    - key: k\n      detailed-metric: true\n      descriptors: [{key: l, rate: 1/s}]",
+			"4: a: detailed-metric needs a rate in the same descriptor"},
 		{"no key", "domains:\n  a:\n    - rate: 10/s", `3: a: a descriptor has no field "key"`},
 		{"an empty key", "domains:\n  a:\n    - rate: 10/s\n      key: ''", "4: a: key is empty"},
 		{"an empty value", head + "      value: ''", "5: a: value is empty"},
@@ -102,7 +103,6 @@ func TestEachFaultOfADomainHasItsLine(t *testing.T) {
 			"5: a: lease: it needs a rate, and not one for a month or a year",
 		},
 		{"a month without permits", "domains:\n  a:\n    - key: k\n      rate: 0/month", "4: a: rate: 0 permits, not 1 to"},
-		{"a name with a space", head + "      name: a b", `5: a: the name "a b" must have`},
 		{
 			"an unknown name", head + "      replaces: [other]",
 			`5: a: replaces: no descriptor of the domain has the name "other"`,
@@ -167,5 +167,46 @@ func TestDomainsAreSetAgainWhenTheFileChanges(t *testing.T) {
 		expect("two", "has faults")
 		b.write("limits: {}")
 		expect("two", "has no field")
+	})
+}
+
+// In a folder, a new file is new content, and so is one that is gone.
+func TestDomainsAreSetAgainWhenAFolderChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder := t.TempDir()
+		var got string
+		expect := func(want string) {
+			t.Helper()
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			if got != want {
+				t.Errorf("%s, want %s", got, want)
+			}
+		}
+		write := func(name string) {
+			t.Helper()
+			if err := os.WriteFile(filepath.Join(folder, name+".yaml"), []byte("domain: "+name), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("one")
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		err := WatchDomains(ctx, folder, Config{Logger: slog.New(slog.DiscardHandler)}, func(domains []Domain) {
+			got = ""
+			for _, d := range domains {
+				got += d.Name + " "
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		expect("one ")
+		write("two")
+		expect("one two ")
+		if err := os.Remove(filepath.Join(folder, "one.yaml")); err != nil {
+			t.Fatal(err)
+		}
+		expect("two ")
 	})
 }

@@ -98,43 +98,58 @@ var (
 	}
 )
 
-// A File has the content of a file. It has at least one of the two sections.
+// A File has the content of a file, or of the files in a folder. Each file has at least one of the
+// two sections, or the format of envoyproxy/ratelimit, which is a domain.
 type File struct {
-	Limits  []Limit  // in their order; nil: the file has no field "limits"
-	Domains []Domain // in their order; nil: the file has no field "domains"
+	Limits   []Limit   // in their order; nil: no file has the field "limits"
+	Domains  []Domain  // in their order; nil: no file has the field "domains" or "domain"
+	Findings []Finding // about the fields of files in the format of envoyproxy/ratelimit
 }
+
+// Where the formats are described.
+const (
+	httpForm  = "the format is in docs/guide/guard-an-http-api.md"
+	envoyForm = "the format is in docs/guide/serve-envoy.md"
+	theirForm = "a file that begins with \"domain:\" has the format of envoyproxy/ratelimit; " +
+		"docs/guide/from-envoyproxy-ratelimit.md says what of it works"
+)
 
 // Parse returns the limits in the content of a file, in their order. keys are the words for the
 // keys of the program. The error is of type Faults, and contains the name of the file. Parse calls
 // the same constructors as Watch, so Watch accepts what Parse accepts, unless the options of its
 // client do not go together with the file.
 func Parse(file string, data []byte, keys ...string) ([]Limit, error) {
-	return Config{}.limits(file, data, keys)
+	return Config{}.limits(file, []source{{file, string(data)}}, keys)
 }
 
-// ParseFile is Parse for both sections of a file, each of which may be missing.
+// ParseFile is Parse for both sections of a file, each of which may be missing, and for files of
+// envoyproxy/ratelimit.
 func ParseFile(file string, data []byte, keys ...string) (File, error) {
-	return Config{}.parse(file, data, keys)
+	return Config{}.parse([]source{{file, string(data)}}, keys)
 }
 
-// limits is parse for a file that must have limits.
-func (c Config) limits(file string, data []byte, keys []string) ([]Limit, error) {
-	f, err := c.parse(file, data, keys)
+// limits is parse for a file or a folder that must have limits.
+func (c Config) limits(path string, sources []source, keys []string) ([]Limit, error) {
+	f, err := c.parse(sources, keys)
 	if err == nil && f.Limits == nil {
-		err = Faults{{file, 1, noLimits}}
+		err = Faults{{path, 1, noLimits}}
 	}
 	return f.Limits, err
 }
 
-// parse parses a file with these words for the keys of the program.
-func (c Config) parse(file string, data []byte, keys []string) (File, error) {
-	p := &parser{file: file, keys: keys, config: c}
+// parse parses files with these words for the keys of the program.
+func (c Config) parse(sources []source, keys []string) (f File, err error) {
+	p := &parser{keys: keys, config: c, places: map[[2]string]string{}}
 	if p.config.Client == nil {
 		p.config.Client = rratelimiter.NewClient(unconnected{})
 	}
-	f := p.parse(data)
-	if len(p.faults) > 0 {
-		slices.SortStableFunc(p.faults, func(a, b Fault) int { return cmp.Compare(a.Line, b.Line) })
+	for _, s := range sources {
+		before := len(p.faults)
+		p.file = s.file
+		p.parse(&f, []byte(s.text))
+		slices.SortStableFunc(p.faults[before:], func(a, b Fault) int { return cmp.Compare(a.Line, b.Line) })
+	}
+	if f.Findings = p.findings; len(p.faults) > 0 {
 		return File{}, p.faults
 	}
 	return f, nil
@@ -155,6 +170,9 @@ type parser struct {
 	config Config // makes limiters, to check their parameters; it has a client and a Redis
 	faults Faults
 
+	findings []Finding
+	places   map[[2]string]string // where each limit and each domain stands
+
 	count    int             // descriptors so far
 	names    map[string]bool // names of descriptors of the domain
 	replaced []*yaml.Node    // names in replaces of the domain
@@ -164,14 +182,28 @@ func (p *parser) fault(line int, format string, args ...any) {
 	p.faults = append(p.faults, Fault{p.file, line, fmt.Sprintf(format, args...)})
 }
 
-func (p *parser) parse(data []byte) (f File) {
+// once adds a fault if a limit or a domain stands in another file, too.
+func (p *parser) once(line int, what, name string) {
+	if first := p.places[[2]string{what, name}]; first != "" {
+		p.fault(line, "the %s %q is in %s already", what, name, first)
+		return
+	}
+	p.places[[2]string{what, name}] = fmt.Sprintf("%s:%d", p.file, line)
+}
+
+// parse adds the content of a file.
+func (p *parser) parse(f *File, data []byte) {
 	document := p.document(data)
 	if document == nil {
-		return f
+		return
 	}
-	top := p.fields(document, "the file", fileFields)
+	if isTheirs(document) {
+		f.Domains = append(f.Domains, p.theirs(document))
+		return
+	}
+	top := p.fields(document, "the file", fileFields, httpForm+", and of domains in docs/guide/serve-envoy.md")
 	if top == nil {
-		return f
+		return
 	}
 	var exempt []netip.Prefix
 	if node := top["exempt"]; node != nil {
@@ -189,7 +221,7 @@ func (p *parser) parse(data []byte) (f File) {
 		p.fault(document.Line, "%s", noLimits)
 	}
 	if node := top["limits"]; node != nil {
-		f.Limits = []Limit{}
+		f.Limits = append([]Limit{}, f.Limits...)
 		p.named(node, "limits", func(name, value *yaml.Node) {
 			l := p.limit(name, value)
 			l.Exempt, l.Skip, l.IgnoreCase = slices.Concat(exempt, l.Exempt), skip, ignoreCase
@@ -197,9 +229,8 @@ func (p *parser) parse(data []byte) (f File) {
 		})
 	}
 	if node := top["domains"]; node != nil {
-		f.Domains = p.domains(node)
+		f.Domains = append(append([]Domain{}, f.Domains...), p.domains(node)...)
 	}
-	return f
 }
 
 // document returns the only document in the content of a file; nil after an error.
@@ -234,16 +265,15 @@ func (p *parser) named(section *yaml.Node, what string, each func(name, value *y
 		)
 		return
 	}
-	seen := map[string]int{}
 	for i := 0; i < len(section.Content); i += 2 {
 		name := section.Content[i]
-		switch first := seen[name.Value]; {
-		case !validName.MatchString(name.Value):
+		switch {
+		case what == "domains" && name.Value == "":
+			p.fault(name.Line, "the name of a domain is empty")
+		case what == "limits" && !validName.MatchString(name.Value):
 			p.fault(name.Line, "the name %q must have 1 to 64 letters, digits, and _.-, a letter or digit first", name.Value)
-		case first > 0:
-			p.fault(name.Line, "%s: the name is in line %d already", name.Value, first)
 		default:
-			seen[name.Value] = name.Line
+			p.once(name.Line, strings.TrimSuffix(what, "s"), name.Value)
 		}
 		before := len(p.faults)
 		each(name, resolved(section.Content[i+1]))
@@ -302,7 +332,7 @@ func (p *parser) validRate(line int, field string, rate rratelimiter.Rate, opts 
 // limit parses one limit.
 func (p *parser) limit(name, node *yaml.Node) Limit {
 	l := Limit{Name: name.Value, Cost: 1}
-	fields := p.fields(node, "a limit", limitFields)
+	fields := p.fields(node, "a limit", limitFields, httpForm)
 	if fields == nil {
 		return l
 	}
@@ -380,7 +410,7 @@ func (l Limit) rates() (all []rratelimiter.Rate) {
 
 // plans parses the field plans.
 func (p *parser) plans(node *yaml.Node) (plans Plans) {
-	fields := p.fields(node, "plans", planFields)
+	fields := p.fields(node, "plans", planFields, httpForm)
 	if fields == nil {
 		return plans
 	}
@@ -428,8 +458,9 @@ func (p *parser) paths(node *yaml.Node, what string) (paths []string) {
 	return paths
 }
 
-// fields returns the values of a mapping by their names; nil if the node is not a mapping.
-func (p *parser) fields(node *yaml.Node, what string, known []string) map[string]*yaml.Node {
+// fields returns the values of a mapping by their names; nil if the node is not a mapping. form says
+// where the format is described.
+func (p *parser) fields(node *yaml.Node, what string, known []string, form string) map[string]*yaml.Node {
 	if node.Kind != yaml.MappingNode {
 		p.fault(node.Line, "%s must have fields, one a line: %s", what, strings.Join(known, ", "))
 		return nil
@@ -439,7 +470,10 @@ func (p *parser) fields(node *yaml.Node, what string, known []string) map[string
 		name, value := node.Content[i], resolved(node.Content[i+1])
 		switch first := lines[name.Value]; {
 		case !slices.Contains(known, name.Value):
-			p.fault(name.Line, "unknown field %q; known are %s", name.Value, strings.Join(known, ", "))
+			if form != theirForm && slices.Contains(theirFields, name.Value) {
+				form = theirForm
+			}
+			p.fault(name.Line, "unknown field %q; known are %s; %s", name.Value, strings.Join(known, ", "), form)
 		case first > 0:
 			p.fault(name.Line, "%s is in line %d already", name.Value, first)
 		default:

@@ -110,7 +110,7 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"the same field", head + "    rate: 20/s", "5: a: rate is in line 4 already"},
 		{
 			"the same name", head + "  b: {key: all, rate: 1/s}\n  a: {key: all, rate: 1/s}",
-			"6: a: the name is in line 2 already",
+			`6: the limit "a" is in limits.yaml:2 already`,
 		},
 		{"a name with a brace", "limits:\n  \"{a}\\e\": {key: all, rate: 1/s}", `2: the name "{a}\x1b"`},
 		{"no fields", "limits:\n  a: 10/s", "2: a: a limit must have fields"},

@@ -86,11 +86,14 @@
 //
 // Beside limits, or instead of it, a file can have the section domains: limits for Envoy, which the
 // module envoylimit and the command rrl rls serve. docs/guide/serve-envoy.md in the root of the
-// module describes it.
+// module describes it. A file that begins with "domain:" has the format of envoyproxy/ratelimit,
+// and docs/guide/from-envoyproxy-ratelimit.md says what of it works.
+//
+// In the place of a file, Watch, WatchDomains and Load take a folder: they read its files whose
+// names end with .yaml or .yml. Each limit and each domain is in one of them.
 package rules
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -98,7 +101,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -109,7 +111,8 @@ import (
 )
 
 // rules.go makes the limits of a guard from a file, and reads the file again when it changes.
-// parse.go parses the file, and domains.go its section domains.
+// sources.go reads files, parse.go parses them, domains.go their section domains, and envoyproxy.go
+// those of envoyproxy/ratelimit. format.go writes domains.
 
 // A Config has what limits need in addition to their file.
 type Config struct {
@@ -143,8 +146,8 @@ type Config struct {
 // processes on one Redis have different files, each process sets the rates of its own file again
 // and again.
 func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) error {
-	return c.watch(ctx, file, func(data []byte) error {
-		limits, err := c.limits(file, data, c.words())
+	return c.watch(ctx, file, func(sources []source) error {
+		limits, err := c.limits(file, sources, c.words())
 		if err == nil {
 			err = c.trusts()
 		}
@@ -162,8 +165,8 @@ func Watch(ctx context.Context, guard *httplimit.Guard, file string, c Config) e
 //
 //	err := rules.WatchDomains(ctx, "limits.yaml", rules.Config{}, service.SetDomains)
 func WatchDomains(ctx context.Context, file string, c Config, set func([]Domain)) error {
-	return c.watch(ctx, file, func(data []byte) error {
-		f, err := c.parse(file, data, c.words())
+	return c.watch(ctx, file, func(sources []source) error {
+		f, err := c.parse(sources, c.words())
 		if err == nil && f.Domains == nil {
 			err = Faults{{file, 1, noDomains}}
 		}
@@ -174,22 +177,22 @@ func WatchDomains(ctx context.Context, file string, c Config, set func([]Domain)
 	})
 }
 
-// watch calls set with the content of a file, now and, in the background, whenever the content has
-// changed.
-func (c Config) watch(ctx context.Context, file string, set func(data []byte) error) error {
-	data, err := os.ReadFile(file)
+// watch calls set with the content of a file or a folder, now and, in the background, whenever the
+// content has changed.
+func (c Config) watch(ctx context.Context, file string, set func([]source) error) error {
+	sources, err := read(file)
 	if err != nil {
 		return err
 	}
-	if err := set(data); err != nil {
+	if err := set(sources); err != nil {
 		return err
 	}
-	go c.follow(ctx, file, data, set)
+	go c.follow(ctx, file, sources, set)
 	return nil
 }
 
-// follow calls set whenever the file has new content. last is the content that watch has read.
-func (c Config) follow(ctx context.Context, file string, last []byte, set func(data []byte) error) {
+// follow calls set whenever there is new content. last is the content that watch has read.
+func (c Config) follow(ctx context.Context, file string, last []source, set func([]source) error) {
 	every, logger := c.Every, c.Logger
 	if every <= 0 {
 		every = 2 * time.Second
@@ -199,15 +202,15 @@ func (c Config) follow(ctx context.Context, file string, last []byte, set func(d
 	}
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	var changed []byte // new content that was read once; nil: none
-	problem := ""      // error of the last read
+	var changed []source // new content that was read once; nil: none
+	problem := ""        // error of the last read
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		data, err := os.ReadFile(file)
+		sources, err := read(file)
 		if err != nil {
 			if err.Error() != problem {
 				problem = err.Error()
@@ -218,16 +221,16 @@ func (c Config) follow(ctx context.Context, file string, last []byte, set func(d
 			continue
 		}
 		problem = ""
-		if bytes.Equal(data, last) {
+		if slices.Equal(sources, last) {
 			changed = nil
 			continue
 		}
-		if changed == nil || !bytes.Equal(data, changed) {
-			changed = data
+		if changed == nil || !slices.Equal(sources, changed) {
+			changed = sources
 			continue
 		}
-		last, changed = data, nil
-		if err := set(data); err != nil {
+		last, changed = sources, nil
+		if err := set(sources); err != nil {
 			for fault := range strings.SplitSeq(err.Error(), "\n") {
 				logger.ErrorContext(ctx, "the file of rules has faults; the previous rules stay in force", "error", fault)
 			}

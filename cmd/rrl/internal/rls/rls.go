@@ -56,7 +56,8 @@ type Server struct {
 // New returns a server of the file, which it reads now, and again when it changes, until ctx ends.
 // If the file has errors, New returns them (rules.Faults).
 func New(ctx context.Context, o Options) (*Server, error) {
-	s := &Server{o: o, metrics: promlimit.New(promlimit.Config{Label: envoylimit.Label}), health: health.NewServer()}
+	s := &Server{o: o, health: health.NewServer()}
+	s.metrics = promlimit.New(promlimit.Config{Label: func(limiter string) string { return s.service.Load().Label(limiter) }})
 	return s, rules.WatchDomains(ctx, o.Rules, rules.Config{Logger: o.Logger}, s.setDomains)
 }
 

@@ -199,6 +199,19 @@ func TestServiceHealthAndMetrics(t *testing.T) {
 	})
 }
 
+// A file of envoyproxy/ratelimit is served as it is. A rule says whether its values are in metrics.
+func TestAFileOfEnvoyproxy(t *testing.T) {
+	r := start(t, redistest.Embedded(t), "domain: shop\ndescriptors:\n"+
+		"  - {key: user, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 1}}\n", Options{Drain: time.Minute})
+	r.serves()
+	r.answers("OK")
+	r.answers("OVER_LIMIT")
+	const line = `rratelimiter_requests_total{limiter="shop:user=ann",outcome="granted"} 1`
+	if _, text := r.get("/metrics"); !strings.Contains(text, "\n"+line+"\n") {
+		t.Errorf("no %s in\n%s", line, text)
+	}
+}
+
 // A server that starts while Redis is away says so, reads new rules, and serves once Redis has
 // answered. When Redis is away later, it is not ready.
 func TestRedisIsAway(t *testing.T) {
