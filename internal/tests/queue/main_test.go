@@ -1,5 +1,4 @@
-// Package queue tests waiting callers: their order, when they are served, what wakes them, and what
-// they leave to Redisson.
+// Package queue tests waiting callers: their order, when they are served, and what wakes them.
 package queue
 
 import (

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/proof"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
@@ -27,11 +28,7 @@ import (
 // for the call that carries the end of the queue, which is made anyway.
 func TestTryIsOneCallInEveryStateOfTheQueue(t *testing.T) {
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
-	seeds := uint64(30)
-	if testing.Short() {
-		seeds = 10
-	}
-	for seed := range seeds {
+	for seed := range uint64(proof.Or(30, 10)) {
 		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 			tryInSomeState(t, b, rand.New(rand.NewPCG(seed, 0)), fmt.Sprint("seed ", seed))
 		})

@@ -612,3 +612,24 @@ func TestCrowdLeavesNothing(t *testing.T) {
 	}
 	t.Errorf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 }
+
+// Permits of several grants within five ms become one grant in the next interval, so that many
+// waiting callers cost few calls.
+func TestGrantsThatReturnTogetherBecomeOne(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(6)))
+		for at := range 3 {
+			b.SleepTo(time.Duration(at) * ms)
+			b.Granted("one of the first", b.Try(l, 2), time.Duration(at)*ms)
+		}
+		var waiting []*rig.Call
+		for range 18 {
+			waiting = append(waiting, b.Acquire(l, 1))
+		}
+		p.CheckCalls("three intervals", 3, func() { b.SleepTo(4 * time.Second) })
+		for i, c := range waiting {
+			b.Granted("the caller that waited", c, time.Duration(1+i/6)*time.Second+2*ms)
+		}
+	})
+}

@@ -1,5 +1,6 @@
-// Package redisson tests what users of Redisson rely on: its records and numbers, and the states
-// that its releases wrote.
+// Package redisson tests what users of Redisson rely on: its records and numbers, the states that its
+// releases wrote, and the permits that waiting callers leave to it. Most of its tests compute, and make
+// test runs them without the race detector.
 package redisson
 
 import (

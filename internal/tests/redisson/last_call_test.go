@@ -1,4 +1,4 @@
-package queue
+package redisson
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/proof"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
@@ -78,10 +79,7 @@ type hurried struct {
 // share of its process. The calls for that are few.
 func TestCallerGetsFreePermitsBeforeItLeaves(t *testing.T) {
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
-	seeds := uint64(30)
-	if testing.Short() {
-		seeds = 10
-	}
+	seeds := uint64(proof.Or(30, 10))
 	var refused, granted int
 	for seed := range seeds {
 		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
