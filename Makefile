@@ -1,9 +1,10 @@
-# make test is for each change: it installs what it needs, and tests all packages on the embedded server, on redis-server
-# and next to Redisson. make check is the part of it that needs no server, with the linters. make proof is the rest: it
-# runs before a release, and in CI. scripts/check has the steps, and scripts/deps installs the tools.
+# make test is for each change: it installs what it needs, and tests all packages on the embedded
+# server, on redis-server and next to Redisson. make check is the part of it that needs no server,
+# with the linters. make proof is the rest: it runs before a release, and in CI. scripts/check has
+# the steps, and scripts/deps installs the tools.
 
-# go build cannot stamp the version of a checkout that belongs to another user, as in CI. Without the paths of the checkout,
-# another clone need not compile again what has not changed.
+# go build cannot stamp the version of a checkout that belongs to another user, as in CI. Without
+# the paths of the checkout, another clone need not compile again what has not changed.
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false -trimpath)
 
 .NOTPARALLEL:
@@ -19,8 +20,9 @@ test:
 	scripts/deps redis cc java maven
 	BUDGET=300 scripts/check test
 
-# Lint, each module by itself, the modules as users get them, and all tests: every release of Redisson that changed
-# something, other servers, faults, long searches. In 20 minutes, 30 the first time.
+# Lint, each module by itself, the modules as users get them, and all tests: every release of
+# Redisson that changed something, other servers, faults, long searches. In 20 minutes, 30 the first
+# time.
 proof: deps
 	scripts/check lint modules release tests
 
@@ -32,7 +34,8 @@ unit:
 	scripts/deps redis redis6 redis8 valkey8 valkey9 cc
 	scripts/check unit
 
-# All tests on Redis 8.2, Valkey 8.1 and 9.1, of which make proof runs a part: three quarters of an hour.
+# All tests on Redis 8.2, Valkey 8.1 and 9.1, of which make proof runs a part: three quarters of an
+# hour.
 servers: deps
 	scripts/check servers
 
@@ -44,8 +47,9 @@ lint:
 release-check:
 	scripts/check release
 
-# Prints the dependencies of each module, direct or of golang.org/x, and the tools, that are behind their newest release;
-# fails if one can be updated. It needs the module proxy, so it is not part of proof: see docs/releasing.md.
+# Prints the dependencies of each module, direct or of golang.org/x, and the tools, that are behind
+# their newest release; fails if one can be updated. It needs the module proxy, so it is not part of
+# proof: see docs/releasing.md.
 outdated:
 	scripts/check outdated
 
@@ -57,7 +61,8 @@ tidy:
 matrix: deps
 	scripts/check matrix
 
-# The same with every release; writes the table into compat/README.md. Takes ten minutes, longer with the downloads.
+# The same with every release; writes the table into compat/README.md. Takes ten minutes, longer
+# with the downloads.
 matrix-all: deps
 	RUN="-all -update -timeout 2h" scripts/check matrix
 
@@ -74,7 +79,8 @@ demo-java:
 	scripts/deps redis java maven
 	go run -v ./cmd/rrl/demo --java
 
-# Compares this library with its peers on its own Redis: a quarter of an hour. RUN=-quick takes a minute and a half.
+# Compares this library with its peers on its own Redis: a quarter of an hour. RUN=-quick takes a
+# minute and a half.
 bench: deps
 	scripts/check bench
 
@@ -82,22 +88,26 @@ bench: deps
 bench-update: deps
 	RUN=-update scripts/check bench
 
-# Runs Go and Java clients on a Redis with one fault after the other: ten minutes. RUN='-minutes 2' takes two.
+# Runs Go and Java clients on a Redis with one fault after the other: ten minutes. RUN='-minutes 2'
+# takes two.
 soak: deps
 	scripts/check soak
 
-# Runs the tests on mutants of the scripts and of the core; at least one test must fail for each: half an hour.
-# RUN='-run dispatch' selects some of them; CHANGED=1 those in files that changed since the last release,
-# CHANGED=HEAD~3 since that revision: minutes. RUN=-update keeps which test killed each, so that it runs first.
+# Runs the tests on mutants of the scripts and of the core; at least one test must fail for each:
+# half an hour. RUN='-run dispatch' selects some of them; CHANGED=1 those in files that changed
+# since the last release, CHANGED=HEAD~3 since that revision: minutes. RUN=-update keeps which test
+# killed each, so that it runs first.
 mutants: deps
 	CHANGED='$(CHANGED)' scripts/check mutants
 
-# Tests the web page and the terminal view of rrl in a browser and a terminal. RUN=-update writes pictures to docs/.
+# Tests the web page and the terminal view of rrl in a browser and a terminal. RUN=-update writes
+# pictures to docs/.
 views:
 	scripts/deps redis chromium tmux
 	scripts/check views
 
-# Looks for known vulnerabilities in the dependencies of each module. It needs vuln.go.dev, so it is not part of proof.
+# Looks for known vulnerabilities in the dependencies of each module. It needs vuln.go.dev, so it is
+# not part of proof.
 vuln:
 	scripts/check vuln
 

@@ -57,7 +57,8 @@ func (l *Limiter) Accept() {
 		if err == nil {
 			return
 		}
-		slog.Warn("a caller of Accept waits, because no permit could be taken", "limiter", l.limiter.Name(), "error", err)
+		slog.Warn("a caller of Accept waits, because no permit could be taken",
+			"limiter", l.limiter.Name(), "error", err)
 		time.Sleep(time.Second)
 	}
 }

@@ -42,7 +42,8 @@ func TestEachCallTakesOnePermit(t *testing.T) {
 		if state, err := l.State(t.Context()); err != nil || state.Used != 4 {
 			t.Errorf("%+v, %v", state, err)
 		}
-		// A grant is dated at the next whole ms, so the wait can be up to 1 ms longer than the hour.
+		// A grant is dated at the next whole ms, so the wait can be up to 1 ms longer than the
+		// hour.
 		soon := regexp.MustCompile(`retry after (59m|1h0m0\.000)`)
 		if err := a.Limit(t.Context()); !errors.Is(err, adapt.ErrRefused) || !soon.MatchString(err.Error()) {
 			t.Error(err)
@@ -58,7 +59,8 @@ func TestEachCallTakesOnePermit(t *testing.T) {
 
 func TestWaitingForAPermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := adapt.New(limittest.NewRealTime(t).Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerMinute(1))))
+		a := adapt.New(limittest.NewRealTime(t).Client().RateLimiter("api",
+			rratelimiter.WithRate(rratelimiter.PerMinute(1))))
 		began := time.Now()
 		a.Accept()
 		if err := a.Wait(t.Context()); err != nil || time.Since(began).Truncate(time.Second) != time.Minute {

@@ -18,7 +18,8 @@ var palette = charts.MakeTheme(charts.ThemeOption{
 	TextColor:       charts.Color{R: 0x33, G: 0x3a, B: 0x44, A: 0xff},
 	BackgroundColor: charts.ColorWhite,
 	SeriesColors: []charts.Color{
-		{R: 0x00, G: 0x7d, B: 0x9c, A: 0xff}, {R: 0xb0, G: 0x72, B: 0x19, A: 0xff}, {R: 0xa8, G: 0xad, B: 0xb5, A: 0xff},
+		{R: 0x00, G: 0x7d, B: 0x9c, A: 0xff}, {R: 0xb0, G: 0x72, B: 0x19, A: 0xff},
+		{R: 0xa8, G: 0xad, B: 0xb5, A: 0xff},
 	},
 })
 
@@ -34,7 +35,9 @@ func colourOf(name string) int {
 }
 
 func drawChart(r *Report, file string) error {
-	rows := slices.DeleteFunc(r.of(hotName(1024)), func(row *Row) bool { return len(row.Samples) == 0 || row.Fault != "" })
+	rows := slices.DeleteFunc(r.of(hotName(1024)), func(row *Row) bool {
+		return len(row.Samples) == 0 || row.Fault != ""
+	})
 	if len(rows) == 0 {
 		return errors.New("nothing to draw: " + hotName(1024) + " was not measured")
 	}
@@ -58,7 +61,8 @@ func drawChart(r *Report, file string) error {
 	chart.CategoryAxis.Labels = names
 	chart.CategoryAxis.LabelFontStyle.FontSize = 12
 	chart.ValueAxis[0].Show = charts.Ptr(false)
-	chart.ValueAxis[0].Min, chart.ValueAxis[0].Max = charts.Ptr(0.0), charts.Ptr(rows[len(rows)-1].median(perSecond)*1.1)
+	chart.ValueAxis[0].Min, chart.ValueAxis[0].Max = charts.Ptr(0.0),
+		charts.Ptr(rows[len(rows)-1].median(perSecond)*1.1)
 	for i := range chart.SeriesList {
 		label := &chart.SeriesList[i].Label
 		label.Show, label.FontStyle.FontSize = charts.Ptr(true), 12

@@ -28,9 +28,11 @@ func gatewayRows() []*contender {
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
 	})
 	addr := httplimit.ClientAddr{}
-	per := func(name string, rate rratelimiter.Rate, options ...rratelimiter.LimiterOption) func(*redis.Client) httplimit.Limit {
+	per := func(name string, rate rratelimiter.Rate,
+		options ...rratelimiter.LimiterOption) func(*redis.Client) httplimit.Limit {
 		return func(rdb *redis.Client) httplimit.Limit {
-			return httplimit.Per(rratelimiter.NewClient(rdb, rratelimiter.WithLimiterDefaults(options...)), name, rate, addr.Key)
+			return httplimit.Per(rratelimiter.NewClient(rdb, rratelimiter.WithLimiterDefaults(options...)), name, rate,
+				addr.Key)
 		}
 	}
 	guarded := func(limit func(*redis.Client) httplimit.Limit) func(*redis.Client) http.Handler {
@@ -93,7 +95,8 @@ func get(client *fasthttp.HostClient, url string) asker {
 func gatewayDetail(r *Report) grid {
 	g := grid{
 		head: []string{
-			"", "requests/s", "x the bare server", "p50 µs", "p99 µs", "allocs/request", "allocs of the guard", "denied",
+			"", "requests/s", "x the bare server", "p50 µs", "p99 µs", "allocs/request", "allocs of the guard",
+			"denied",
 		},
 	}
 	g.fill(r.of(gatewayName), func(row *Row) []string {

@@ -157,10 +157,14 @@ func goals() []goal {
 		{"hot limiter behind 20 ms of network delay", "p99 of TryAcquire at most 2.2 round trips", []check{
 			between("round trips", 2.2, atMost, far, rowLibrary, farName(farthest, 1), rowPing, p99, p50),
 		}},
-		{"one caller, p50 latency", `at most 1.20x EVALSHA "return 1"; at most 1.05x Redisson's script by EVALSHA`, []check{
-			against(`x "return 1"`, 1.20, atMost, hotName(1), rowLibrary, rowReturn1, p50, p50),
-			against("x the script", 1.05, atMost, hotName(1), rowLibrary, rowScript, p50, p50),
-		}},
+		{
+			"one caller, p50 latency",
+			`at most 1.20x EVALSHA "return 1"; at most 1.05x Redisson's script by EVALSHA`,
+			[]check{
+				against(`x "return 1"`, 1.20, atMost, hotName(1), rowLibrary, rowReturn1, p50, p50),
+				against("x the script", 1.05, atMost, hotName(1), rowLibrary, rowScript, p50, p50),
+			},
+		},
 		{
 			"10,000 limiters uniform, 1,024 callers",
 			"at least 1.5x the row Redisson's script, from Go, 1.35x redis_rate",
@@ -226,9 +230,14 @@ func goals() []goal {
 				figure("% at 300 %", 100, atMost, sharedName(300), rowSharedLease, largestWindow, 0.01),
 			},
 		},
-		{"2 processes with leases beside Java, all saturated", "Java's share at least 0.9x that without leases", []check{
-			against("x the share without leases", 0.9, atLeast, besideName, rowBesideLease, rowBeside, javaShare, javaShare),
-		}},
+		{
+			"2 processes with leases beside Java, all saturated",
+			"Java's share at least 0.9x that without leases",
+			[]check{
+				against("x the share without leases",
+					0.9, atLeast, besideName, rowBesideLease, rowBeside, javaShare, javaShare),
+			},
+		},
 		{"500,000 names with leases that are used once", "at most 2 MB kept, no goroutine", []check{
 			figure("MB", 2, atMost, namesName, rowLease, kept, 1e6),
 			figure("goroutines", 0, atMost, namesName, rowLease, goroutines, 1),
@@ -236,10 +245,14 @@ func goals() []goal {
 		{"time of the script of a grant in Redis", "at most 1.22x its calls alone", []check{
 			against("x the calls alone", 1.22, atMost, scriptTimeName, rowLibrary, rowBare, scriptTime, scriptTime),
 		}},
-		{"1,000 blocked callers at once, 100/s", "at most 15 EVALs for all, total time at most 1.005x the ideal", []check{
-			figure("EVALs", 15, atMost, crowdName, rowLibrary, commands, 1),
-			figure("x the ideal", 1.005, atMost, crowdName, rowLibrary, overIdeal, 1),
-		}},
+		{
+			"1,000 blocked callers at once, 100/s",
+			"at most 15 EVALs for all, total time at most 1.005x the ideal",
+			[]check{
+				figure("EVALs", 15, atMost, crowdName, rowLibrary, commands, 1),
+				figure("x the ideal", 1.005, atMost, crowdName, rowLibrary, overIdeal, 1),
+			},
+		},
 		{"1,000 blocked callers, arriving over 1 s, WithGranularity(interval/50)", "at most 100 EVALs", []check{
 			figure("EVALs", 100, atMost, arriveName, rowGranularity, commands, 1),
 		}},

@@ -20,7 +20,9 @@ func ideal() *Report {
 		uniformName(64), uniformName(1024),
 		hotPairName(1024), pairsName(64), pairsName(1024),
 	} {
-		for _, name := range []string{rowPing, rowReturn1, rowRedisRate, rowScript, "Redisson 3.17.5, threads", "Redisson 4.7.0, async"} {
+		for _, name := range []string{
+			rowPing, rowReturn1, rowRedisRate, rowScript, "Redisson 3.17.5, threads", "Redisson 4.7.0, async",
+		} {
 			add(workload, name, peer)
 		}
 		for _, name := range []string{rowLibrary, rowPerRequest, rowDenyCache} {
@@ -36,7 +38,8 @@ func ideal() *Report {
 		add(gatewayName, name, Sample{Requests: 100, Allocs: 1000})
 	}
 	for _, demand := range demands {
-		add(sharedName(demand), rowSharedLease, Sample{Requests: 10_000, Denied: 10, Permits: 9700, Limit: 10_000, Window: 1})
+		add(sharedName(demand), rowSharedLease,
+			Sample{Requests: 10_000, Denied: 10, Permits: 9700, Limit: 10_000, Window: 1})
 	}
 	add(besideName, rowBeside, Sample{Permits: 60, ByJava: 40})
 	add(besideName, rowBesideLease, Sample{Permits: 60, ByJava: 40})
@@ -85,10 +88,16 @@ func TestOneFigureMissesAGoal(t *testing.T) {
 			"hot limiter, 1,024 callers, default", hotName(1024), "Redisson 4.7.0, async",
 			func(s *Sample) { s.Requests = 410_000 },
 		},
-		{"hot limiter, 1,024 callers, WithRecordPerRequest", hotName(1024), rowPerRequest, func(s *Sample) { s.Requests = 299 }},
+		{"hot limiter, 1,024 callers, WithRecordPerRequest", hotName(1024), rowPerRequest, func(s *Sample) {
+			s.Requests = 299
+		}},
 		{"hot limiter, 90 % denied, default", deniedName(1024), rowLibrary, func(s *Sample) { s.Requests = 999 }},
-		{"hot limiter, 90 % denied, WithDenyCache", deniedName(1024), rowDenyCache, func(s *Sample) { s.Requests = 2999 }},
-		{"hot limiter, 90 % denied, WithDenyCache", deniedName(1024), rowDenyCache, func(s *Sample) { s.Commands = 901 }},
+		{"hot limiter, 90 % denied, WithDenyCache", deniedName(1024), rowDenyCache, func(s *Sample) {
+			s.Requests = 2999
+		}},
+		{"hot limiter, 90 % denied, WithDenyCache", deniedName(1024), rowDenyCache, func(s *Sample) {
+			s.Commands = 901
+		}},
 		{"hot limiter behind", farName(farthest, 1024), rowLibrary, func(s *Sample) { s.P99 = 221 }},
 		{"one caller, p50", hotName(1), rowLibrary, func(s *Sample) { s.P50 = 106 }},
 		{"one caller, p50", hotName(1), rowReturn1, func(s *Sample) { s.P50 = 83 }},
@@ -97,7 +106,9 @@ func TestOneFigureMissesAGoal(t *testing.T) {
 		{"10,000 limiters uniform, 64", uniformName(64), rowScript, func(s *Sample) { s.Requests = 9_000_000 }},
 		{"10,000 limiters uniform, 64", uniformName(64), rowRedisRate, func(s *Sample) { s.Requests = 9_100_000 }},
 		{"two limits for 10,000", pairsName(1024), rowRedisRate, func(s *Sample) { s.Requests = 7_700_000 }},
-		{"two limits for 10,000 addresses, 64", pairsName(64), rowRedisRate, func(s *Sample) { s.Requests = 8_400_000 }},
+		{"two limits for 10,000 addresses, 64", pairsName(64), rowRedisRate, func(s *Sample) {
+			s.Requests = 8_400_000
+		}},
 		{"two limits of one hot pair", hotPairName(1024), rowLibrary, func(s *Sample) { s.Requests = 499 }},
 		{"time of the script", scriptTimeName, rowLibrary, func(s *Sample) { s.PerCall = 12.3 }},
 		{"1,000 blocked", crowdName, rowLibrary, func(s *Sample) { s.Commands = 16 }},
@@ -114,7 +125,9 @@ func TestOneFigureMissesAGoal(t *testing.T) {
 		{"8 processes with leases", sharedName(80), rowSharedLease, func(s *Sample) { s.Denied = 11 }},
 		{"8 processes, demand 120 %", sharedName(300), rowSharedLease, func(s *Sample) { s.Permits = 9699 }},
 		{"8 processes, demand 120 %", sharedName(120), rowSharedLease, func(s *Sample) { s.Window = 1.0001 }},
-		{"2 processes with leases beside", besideName, rowBesideLease, func(s *Sample) { s.ByJava, s.Permits = 35, 65 }},
+		{"2 processes with leases beside", besideName, rowBesideLease, func(s *Sample) {
+			s.ByJava, s.Permits = 35, 65
+		}},
 		{"500,000 names", namesName, rowLease, func(s *Sample) { s.Kept = 2_000_001 }},
 		{"500,000 names", namesName, rowLease, func(s *Sample) { s.Goroutines = 1 }},
 		{"20 processes", crowdName, rowProcesses, func(s *Sample) { s.Commands = 31 }},

@@ -85,7 +85,8 @@ func (b *lab) shared(ctx context.Context, c *contender, g sharing) (Sample, erro
 	var grants []window.Grant
 	for _, f := range findings {
 		for _, granted := range f.Grants {
-			grants = append(grants, window.Grant{Permits: 1, Start: time.Unix(0, granted[0]), End: time.Unix(0, granted[1])})
+			grants = append(grants,
+				window.Grant{Permits: 1, Start: time.Unix(0, granted[0]), End: time.Unix(0, granted[1])})
 		}
 	}
 	for _, granted := range beside.Grants {
@@ -152,7 +153,8 @@ func (o order) paced(ctx context.Context, limiter *rratelimiter.Limiter, at time
 	}
 	requests.Wait()
 	sum.Merge(all.latency)
-	f.Requests, f.Denied, f.Permits, f.End, f.Latencies = all.requests, all.denied, all.permits, time.Now(), sum.Export()
+	f.Requests, f.Denied, f.Permits, f.End, f.Latencies = all.requests, all.denied, all.permits, time.Now(),
+		sum.Export()
 	return f, all.err
 }
 
@@ -180,7 +182,8 @@ func (b *lab) once(ctx context.Context, c *contender) (Sample, error) {
 			for i := atomic.AddInt64(&next, 1); i <= until && c.err == nil; i = atomic.AddInt64(&next, 1) {
 				start := time.Now()
 				var granted bool
-				if granted, c.err = client.RateLimiter("name:"+strconv.FormatInt(i, 10), opts...).TryAcquire(ctx, 1); c.err == nil &&
+				if granted, c.err = client.RateLimiter("name:"+strconv.FormatInt(i, 10), opts...).TryAcquire(ctx,
+					1); c.err == nil &&
 					!granted {
 					c.err = errors.New("a permit was refused")
 				}

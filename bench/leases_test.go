@@ -11,7 +11,8 @@ func TestProcessesThatShareAreMeasured(t *testing.T) {
 	b := newLab(t, size{sharedTime: 500 * time.Millisecond})
 	for _, name := range []string{rowShared, rowSharedLease} {
 		s, err := b.shared(
-			t.Context(), &contender{name: name}, sharing{processes: sharers, rate: rratelimiter.PerSecond(5000), demand: 50},
+			t.Context(), &contender{name: name},
+			sharing{processes: sharers, rate: rratelimiter.PerSecond(5000), demand: 50},
 		)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -15,27 +15,31 @@ func TestCallersAskUntilTheTimeIsOver(t *testing.T) {
 		var limiters [3]atomic.Int64
 		const callers, each = 4, 20
 		w := work{callers: callers, time: (each*2 - 1) * time.Millisecond / 2, limiters: len(limiters), mixed: true}
-		seen, err := new(crew).run(t.Context(), w, func(_ context.Context, limiter int, n int64, wait bool) (bool, error) {
-			time.Sleep(time.Millisecond)
-			asked.Add(1)
-			limiters[limiter].Add(1)
-			if n < 1 || n > 10 {
-				return false, errors.New("a size outside 1 to 10")
-			}
-			if wait {
-				granted.Add(1)
-				permits.Add(n)
-			}
-			return wait, nil
-		})
+		seen, err := new(crew).run(t.Context(), w,
+			func(_ context.Context, limiter int, n int64, wait bool) (bool, error) {
+				time.Sleep(time.Millisecond)
+				asked.Add(1)
+				limiters[limiter].Add(1)
+				if n < 1 || n > 10 {
+					return false, errors.New("a size outside 1 to 10")
+				}
+				if wait {
+					granted.Add(1)
+					permits.Add(n)
+				}
+				return wait, nil
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if asked.Load() != callers*each || seen.requests != asked.Load() || seen.requests-seen.denied != granted.Load() ||
+		if asked.Load() != callers*each || seen.requests != asked.Load() ||
+			seen.requests-seen.denied != granted.Load() ||
 			seen.permits != permits.Load() {
-			t.Errorf("%+v, but %d were asked, %d granted with %d permits", seen, asked.Load(), granted.Load(), permits.Load())
+			t.Errorf("%+v, but %d were asked, %d granted with %d permits",
+				seen, asked.Load(), granted.Load(), permits.Load())
 		}
-		if seen.took != each*time.Millisecond || seen.p50 < time.Millisecond || seen.denied == 0 || limiters[2].Load() == 0 {
+		if seen.took != each*time.Millisecond || seen.p50 < time.Millisecond || seen.denied == 0 ||
+			limiters[2].Load() == 0 {
 			t.Errorf("%+v", seen)
 		}
 	})
@@ -46,14 +50,15 @@ func TestALatencyIsThatOfTheRequest(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var asked atomic.Int64
 			arrive := time.Duration(callers) * time.Millisecond
-			seen, err := new(crew).once(t.Context(), callers, arrive, func(context.Context, int, int64, bool) (bool, error) {
-				latency := 5 * time.Millisecond
-				if asked.Add(1)*50 <= int64(callers) { // 2 of 100
-					latency = 7 * time.Millisecond
-				}
-				time.Sleep(latency)
-				return true, nil
-			})
+			seen, err := new(crew).once(t.Context(), callers, arrive,
+				func(context.Context, int, int64, bool) (bool, error) {
+					latency := 5 * time.Millisecond
+					if asked.Add(1)*50 <= int64(callers) { // 2 of 100
+						latency = 7 * time.Millisecond
+					}
+					time.Sleep(latency)
+					return true, nil
+				})
 			near := func(d, want time.Duration) bool { return d >= want-want/100 && d <= want+want/100 }
 			if err != nil || seen.requests != int64(callers) || !near(seen.p50, 5*time.Millisecond) ||
 				!near(seen.p99, 7*time.Millisecond) {
@@ -88,7 +93,8 @@ func TestACallerThatFailsEndsTheSample(t *testing.T) {
 func TestZipfPrefersTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := 0
-		seen, err := new(crew).run(t.Context(), work{callers: 1, time: 10 * time.Second, limiters: 10_000, spread: zipf},
+		seen, err := new(crew).run(t.Context(),
+			work{callers: 1, time: 10 * time.Second, limiters: 10_000, spread: zipf},
 			func(_ context.Context, limiter int, _ int64, _ bool) (bool, error) {
 				time.Sleep(time.Millisecond)
 				if limiter == 0 {

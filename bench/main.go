@@ -4,7 +4,8 @@
 //	go run ./bench                        all workloads and rows: a quarter of an hour
 //	go run ./bench -quick                 shorter samples: a minute and a half; do not quote the figures
 //	go run ./bench -run 'hot' -rows lib   workloads and rows by regular expression; bare PING always runs
-//	go run ./bench -update                all, and writes README.md, bench/README.md, docs/bench.svg, bench/results.json
+//	go run ./bench -update                all, and writes README.md, bench/README.md, docs/bench.svg and
+//	                                      bench/results.json
 //	go run ./bench -from bench/results.json   shows an earlier run
 //
 // It needs redis-server, and a JDK and Maven for Redisson. If -java is empty, Redisson is not
@@ -58,11 +59,13 @@ func parse(args []string, errs io.Writer) (options, error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(errs)
 	flags.BoolVar(
-		&o.quick, "quick", false, "a minute and a half instead of a quarter of an hour; the figures are not for quoting",
+		&o.quick, "quick", false,
+		"a minute and a half instead of a quarter of an hour; the figures are not for quoting",
 	)
 	flags.BoolVar(
 		&o.update, "update", false,
-		"write the tables into "+readmeFile+" and "+tablesFile+", the chart to "+chartFile+" and the figures to "+jsonFile,
+		"write the tables into "+readmeFile+" and "+tablesFile+", the chart to "+chartFile+" and the figures to "+
+			jsonFile,
 	)
 	pattern := func(name, usage string, to **regexp.Regexp) {
 		*to = regexp.MustCompile("")

@@ -24,7 +24,10 @@ func newLab(t *testing.T, s size) *lab {
 	t.Helper()
 	server := redistest.Real(t)
 	return &lab{
-		size: s, addr: server.Addr, crew: &crew{}, rdb: server.Client(func(o *redis.Options) { o.ReadTimeout = patience }),
+		size: s,
+		addr: server.Addr,
+		crew: &crew{},
+		rdb:  server.Client(func(o *redis.Options) { o.ReadTimeout = patience }),
 	}
 }
 
@@ -36,7 +39,8 @@ func TestARunMeasuresTakingTurnsAndKeepsTheFigures(t *testing.T) {
 	figures, chart := filepath.Join(folder, "results.json"), filepath.Join(folder, "bench.svg")
 	var out, progress bytes.Buffer
 	args := []string{
-		"-quick", "-java", "", "-run", "^hot limiter, 1,024 callers$", "-rows", "library$", "-json", figures, "-chart", chart,
+		"-quick", "-java", "", "-run", "^hot limiter, 1,024 callers$", "-rows", "library$", "-json", figures, "-chart",
+		chart,
 	}
 	if err := run(t.Context(), args, &out, &progress); err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
@@ -51,7 +55,8 @@ func TestARunMeasuresTakingTurnsAndKeepsTheFigures(t *testing.T) {
 			t.Fatalf("%s was not measured:\n%s", name, &out)
 		}
 		s := row.Samples[0]
-		if s.Requests == 0 || s.Permits != s.Requests || s.Commands == 0 || s.RedisCPU <= 0 || s.P50 <= 0 || s.P99 < s.P50 ||
+		if s.Requests == 0 || s.Permits != s.Requests || s.Commands == 0 || s.RedisCPU <= 0 || s.P50 <= 0 ||
+			s.P99 < s.P50 ||
 			s.Allocs == 0 {
 			t.Errorf("%s: %+v", name, s)
 		}

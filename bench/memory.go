@@ -30,7 +30,9 @@ func (b *lab) memoryRate() rratelimiter.Rate { return rratelimiter.PerHour(2 * b
 // in the past.
 func (b *lab) memory(ctx context.Context, c *contender) (Sample, error) {
 	options := map[string]option{
-		rowPerRequest:  func(rratelimiter.Rate) rratelimiter.LimiterOption { return rratelimiter.WithRecordPerRequest() },
+		rowPerRequest: func(rratelimiter.Rate) rratelimiter.LimiterOption {
+			return rratelimiter.WithRecordPerRequest()
+		},
 		rowGranularity: granularity(memoryBuckets),
 	}
 	rate := b.memoryRate()

@@ -38,7 +38,8 @@ func expired(t *testing.T, b *lab) {
 	if n := b.rdb.ZCard(t.Context(), permitsKey(memoryLimiter)).Val(); n == 0 || n > fewPermits/100 {
 		t.Errorf("%d records are left", n)
 	}
-	if limit := b.rdb.ConfigGet(t.Context(), "slowlog-log-slower-than").Val()["slowlog-log-slower-than"]; limit != "10000" {
+	if limit := b.rdb.ConfigGet(t.Context(),
+		"slowlog-log-slower-than").Val()["slowlog-log-slower-than"]; limit != "10000" {
 		t.Errorf("the slow log is left at %s µs", limit)
 	}
 }

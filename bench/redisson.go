@@ -27,7 +27,11 @@ type java struct {
 
 // javaName returns the name of the row of a version and a mode.
 func javaName(version string, mode redisson.Mode) string {
-	how := map[redisson.Mode]string{redisson.Sync: "threads", redisson.Async: "async", redisson.Blocked: "threads"}[mode]
+	how := map[redisson.Mode]string{
+		redisson.Sync:    "threads",
+		redisson.Async:   "async",
+		redisson.Blocked: "threads",
+	}[mode]
 	return "Redisson " + version + ", " + how
 }
 

@@ -12,7 +12,9 @@ func TestAScriptIsReadOffTheWire(t *testing.T) {
 		"as a whole":   func() error { return b.rdb.Eval(t.Context(), text, []string{"key"}, "\x00\xff").Err() },
 		"to be loaded": func() error { return b.rdb.ScriptLoad(t.Context(), text).Err() },
 	} {
-		got, err := capture(t.Context(), b.addr, func() error { return errors.Join(b.rdb.Ping(t.Context()).Err(), call()) })
+		got, err := capture(t.Context(), b.addr, func() error {
+			return errors.Join(b.rdb.Ping(t.Context()).Err(), call())
+		})
 		if err != nil || got != text {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}

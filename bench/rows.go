@@ -91,8 +91,10 @@ func contenders(names ...string) []*contender {
 		rowAuto:        goRow(rowAuto, openAuto),
 	}
 	for name, option := range map[string]option{
-		rowLibrary:     nil,
-		rowPerRequest:  func(rratelimiter.Rate) rratelimiter.LimiterOption { return rratelimiter.WithRecordPerRequest() },
+		rowLibrary: nil,
+		rowPerRequest: func(rratelimiter.Rate) rratelimiter.LimiterOption {
+			return rratelimiter.WithRecordPerRequest()
+		},
 		rowGranularity: granularity(buckets),
 		rowDenyCache:   func(rratelimiter.Rate) rratelimiter.LimiterOption { return rratelimiter.WithDenyCache(1024) },
 	} {

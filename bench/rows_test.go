@@ -65,7 +65,8 @@ return redis.call('INCR', KEYS[2]) > 2 and 1000 or nil` // as Redisson's, it ret
 		if err := b.clear(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if granted := grants(t, b, c, scene{addr: b.addr, names: []string{"a", "b"}}); !slices.Equal(granted, twoOfFour) {
+		if granted := grants(t, b, c,
+			scene{addr: b.addr, names: []string{"a", "b"}}); !slices.Equal(granted, twoOfFour) {
 			t.Errorf("%s: %v", c.name, granted)
 		}
 	}
@@ -84,7 +85,8 @@ func TestPeersRefuseWhatIsAboveTheRate(t *testing.T) {
 func TestGCRAGrantsAgainAsTimePasses(t *testing.T) {
 	b := newLab(t, quick)
 	for _, c := range []struct{ now, permits, wait int64 }{
-		{1000, 4, 0}, {1000, 1, 250}, {1200, 1, 50}, {1250, 1, 0}, {1250, 1, 250}, {1750, 2, 0}, {9000, 5, 250}, {9000, 4, 0},
+		{1000, 4, 0}, {1000, 1, 250}, {1200, 1, 50}, {1250, 1, 0}, {1250, 1, 250}, {1750, 2, 0}, {9000, 5, 250},
+		{9000, 4, 0},
 	} {
 		wait, err := b.rdb.Eval(t.Context(), gcra, []string{"key"}, c.now, 250, 1000, c.permits).Int64()
 		if err != nil || wait != c.wait {
@@ -105,7 +107,8 @@ func TestTheSecondIsAskedOnlyIfTheFirstGrants(t *testing.T) {
 		}, nil
 	})
 	ask, err := open(
-		t.Context(), nil, scene{names: []string{"a", "b"}, beside: rratelimiter.Rate{Permits: 1, Interval: time.Second}}, nil,
+		t.Context(), nil,
+		scene{names: []string{"a", "b"}, beside: rratelimiter.Rate{Permits: 1, Interval: time.Second}}, nil,
 	)
 	if err != nil {
 		t.Fatal(err)

@@ -52,7 +52,8 @@ func openGCRA(_ context.Context, _ *lab, s scene, client rueidis.Client) (asker,
 	}
 	return func(ctx context.Context, i int, n int64, _ bool) (bool, error) {
 		now := number(float64(time.Now().UnixMicro()) / 1000)
-		wait, err := script.Exec(ctx, client, keys[i], []string{now, perPermit, interval, strconv.FormatInt(n, 10)}).AsInt64()
+		wait, err := script.Exec(ctx, client, keys[i],
+			[]string{now, perPermit, interval, strconv.FormatInt(n, 10)}).AsInt64()
 		return err == nil && wait == 0, err
 	}, nil
 }

@@ -19,7 +19,8 @@ func TestNumbersAreShort(t *testing.T) {
 		{quantity(1.005), "1.00"}, {quantity(0.00123), "0.0012"},
 		{short(1_234_567), "1.23 M"}, {short(76_543), "76.5 k"}, {percent(0.9), "90.0 %"},
 		{size10(101.7e6), "102 MB"}, {size10(180_000), "180 KB"}, {size10(42), "42.0 B"},
-		{duration(1_030_000), "1.03 s"}, {duration(2100), "2.10 ms"}, {duration(15), "15.0 µs"}, {duration(0), "below 10 µs"},
+		{duration(1_030_000), "1.03 s"}, {duration(2100), "2.10 ms"}, {duration(15), "15.0 µs"},
+		{duration(0), "below 10 µs"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%q, want %q", c.got, c.want)
@@ -66,7 +67,12 @@ func TestPagesAreWrittenBetweenTheirMarks(t *testing.T) {
 		strings.Contains(got, "old") {
 		t.Errorf("the text around the tables changed:\n%s", got)
 	}
-	for _, want := range []string{"28 of 28 goals met", "| " + rowLibrary + " | 10.00 M |", "1,000 at once, 100/s: " + rowProcesses, "longest script"} {
+	for _, want := range []string{
+		"28 of 28 goals met",
+		"| " + rowLibrary + " | 10.00 M |",
+		"1,000 at once, 100/s: " + rowProcesses,
+		"longest script",
+	} {
 		if strings.Count(got, want) == 0 {
 			t.Errorf("%q is missing in\n%s", want, got)
 		}
@@ -82,7 +88,12 @@ func TestPagesAreWrittenBetweenTheirMarks(t *testing.T) {
 
 func TestReadmeHasTheChartAndOneTable(t *testing.T) {
 	text := readmeText(ideal())
-	for _, want := range []string{"](" + chartFile + ")", "| " + rowPing + " |", "| " + rowLibrary + " |", "| Redisson 4.7.0, async |"} {
+	for _, want := range []string{
+		"](" + chartFile + ")",
+		"| " + rowPing + " |",
+		"| " + rowLibrary + " |",
+		"| Redisson 4.7.0, async |",
+	} {
 		if strings.Count(text, want) != 1 {
 			t.Errorf("%q is not once in\n%s", want, text)
 		}

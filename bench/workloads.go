@@ -49,8 +49,12 @@ type size struct {
 var (
 	full = size{
 		repeats: 3, warm: 200 * time.Millisecond, time: 690 * time.Millisecond, leaseWarm: 3 * time.Second,
-		callers: []int{1, 64, 1024}, spread: []int{1, 64, 1024}, pairs: []int{64, 1024}, limiters: 10_000, scriptCalls: 2,
-		waiting: 1000, waitingMany: 10_000, processes: 20, sharedTime: 3 * time.Second, names: 500_000,
+		callers:     []int{1, 64, 1024},
+		spread:      []int{1, 64, 1024},
+		pairs:       []int{64, 1024},
+		limiters:    10_000,
+		scriptCalls: 2,
+		waiting:     1000, waitingMany: 10_000, processes: 20, sharedTime: 3 * time.Second, names: 500_000,
 		outstanding: 1_000_000, javaWarm: warmUp,
 	}
 	quick = size{
@@ -127,7 +131,8 @@ func (b *lab) plan(o options) []*workload {
 				len(o.java) == 0 && (c.name == rowScript || c.name == rowMultiplexed)
 		})
 	}
-	add := func(name string, takes time.Duration, rows []*contender, measure func(context.Context, *contender) (Sample, error)) {
+	add := func(name string, takes time.Duration, rows []*contender,
+		measure func(context.Context, *contender) (Sample, error)) {
 		rows = selected(rows)
 		if o.run.MatchString(name) && len(rows) > 0 {
 			all = append(all, &workload{name, takes, rows, measure})
@@ -155,7 +160,8 @@ func (b *lab) plan(o options) []*workload {
 	)
 	leased := leaseRow(abundant, 100*time.Millisecond, 0)
 	hot := slices.Concat(
-		peers, contenders(rowGCRA, rowMultiplexed, rowLibrary, rowPerRequest, rowGranularity, rowAuto), []*contender{leased},
+		peers, contenders(rowGCRA, rowMultiplexed, rowLibrary, rowPerRequest, rowGranularity, rowAuto),
+		[]*contender{leased},
 	)
 	for _, callers := range b.callers {
 		load(hotName(callers), hot, one, work{callers: callers, limiters: 1})
@@ -192,7 +198,8 @@ func (b *lab) plan(o options) []*workload {
 					}
 					defer stop()
 					sample, err := b.load(
-						ctx, c, scene{addr: addr, names: one, rate: unlimited}, work{callers: callers, limiters: 1, time: b.time},
+						ctx, c, scene{addr: addr, names: one, rate: unlimited},
+						work{callers: callers, limiters: 1, time: b.time},
 					)
 					sample.Allocs = 0 // they would include the proxy's
 					return sample, err
@@ -212,7 +219,8 @@ func (b *lab) plan(o options) []*workload {
 		load(zipfName(callers), spreadRows, many, work{callers: callers, limiters: b.limiters, spread: zipf})
 	}
 	pairs := func(name string, rows []*contender, names []string, callers int) {
-		loadScene(name, rows, scene{b.addr, names, unlimited, unlimitedBeside}, work{callers: callers, limiters: len(names)})
+		loadScene(name, rows, scene{b.addr, names, unlimited, unlimitedBeside},
+			work{callers: callers, limiters: len(names)})
 	}
 	for _, callers := range b.pairs {
 		leased := goRow(rowLease, allowAll(withLease(100*time.Millisecond)))
@@ -278,13 +286,15 @@ func (b *lab) plan(o options) []*workload {
 	}
 	for _, demand := range demands {
 		share(
-			sharing{name: sharedName(demand), processes: sharers, rate: rratelimiter.PerSecond(5000), demand: demand}, rowShared,
+			sharing{name: sharedName(demand), processes: sharers, rate: rratelimiter.PerSecond(5000), demand: demand},
+			rowShared,
 			rowSharedLease,
 		)
 	}
 	if len(o.java) > 0 {
 		share(
-			sharing{name: besideName, processes: 2, rate: rratelimiter.PerSecond(1000), demand: 300, java: true}, rowBeside,
+			sharing{name: besideName, processes: 2, rate: rratelimiter.PerSecond(1000), demand: 300, java: true},
+			rowBeside,
 			rowBesideLease,
 		)
 	}

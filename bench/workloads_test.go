@@ -56,7 +56,8 @@ func TestTheFullPlanTakesAQuarterOfAnHour(t *testing.T) {
 		most time.Duration
 	}{{full, 17 * time.Minute}, {quick, 90 * time.Second}} {
 		var sum time.Duration
-		for _, w := range (&lab{size: c.size}).plan(options{run: everything, rows: everything, java: []string{"3.17.5", "4.7.0"}}) {
+		for _, w := range (&lab{size: c.size}).plan(
+			options{run: everything, rows: everything, java: []string{"3.17.5", "4.7.0"}}) {
 			sum += w.takes * time.Duration(len(w.rows)*c.size.repeats)
 		}
 		t.Logf("%v of %v", sum, c.most)

@@ -52,7 +52,8 @@ func TestFleetOnCluster(t *testing.T) {
 				want(b, "3.17.5's trySetRate", true)(
 					old.TrySetRate(b.ctx, name, redisson.Rate{Permits: rate.Permits, Interval: rate.Interval}),
 				)
-				want(b, "4.7.0's trySetRate", false)(recent.TrySetRate(b.ctx, name, redisson.Rate{Permits: 1, Interval: time.Hour}))
+				want(b, "4.7.0's trySetRate", false)(
+					recent.TrySetRate(b.ctx, name, redisson.Rate{Permits: 1, Interval: time.Hour}))
 				want(b, "Go's Config", rate)(limiter.Config(b.ctx))
 
 				members := []member{javaMember(t, old, name), javaMember(t, recent, name), goMember(t, limiter)}

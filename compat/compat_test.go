@@ -1,6 +1,6 @@
 // Package compat tests that this library and real Redissons share limiters: matrix_test.go runs the
-// releases in the table of numbers.md, methods_test.go its table of methods, contention_test.go many
-// processes at once, and suite_test.go the behaviours that Redisson's own tests cover.
+// releases in the table of numbers.md, methods_test.go its table of methods, contention_test.go
+// many processes at once, and suite_test.go the behaviours that Redisson's own tests cover.
 package compat
 
 import (
@@ -34,7 +34,8 @@ type bench struct {
 // client creates a Go client whose calls may take long, as the machine may be busy; most checks
 // need only a limiter of it.
 func (b *bench) client(opts ...rratelimiter.Option) *rratelimiter.Client {
-	return rratelimiter.NewClient(b.rdb, append([]rratelimiter.Option{rratelimiter.WithCallTimeout(patience)}, opts...)...)
+	return rratelimiter.NewClient(b.rdb,
+		append([]rratelimiter.Option{rratelimiter.WithCallTimeout(patience)}, opts...)...)
 }
 
 // want fails the check unless the result is the expected one.

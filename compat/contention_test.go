@@ -154,7 +154,8 @@ func scoresOf(t *testing.T, commands []redistest.Command, key string, until time
 	for _, c := range commands {
 		if len(c.Args) == 3 && strings.EqualFold(c.Args[0], "zrem") && c.Args[1] == key && !c.Time.After(until) {
 			i, known := written[c.Args[2]]
-			if last := len(scores) - 1; !known || scores[i].At != scores[last].At || scores[i].Permits >= scores[last].Permits {
+			if last := len(scores) - 1; !known || scores[i].At != scores[last].At ||
+				scores[i].Permits >= scores[last].Permits {
 				t.Fatalf("the record %q was removed after %+v", c.Args[2], scores[last])
 			}
 			scores[i].Permits = 0
@@ -187,7 +188,9 @@ func scoreOf(t *testing.T, score, member string) window.Score {
 func TestARecordThatIsDatedAnewCountsOnce(t *testing.T) {
 	command := func(second int64, score string) redistest.Command {
 		return redistest.Command{
-			Time: time.Unix(second, 0), Lua: true, Args: []string{"ZADD", "permits", score, "a record of \x01\x00\x00\x00"},
+			Time: time.Unix(second, 0),
+			Lua:  true,
+			Args: []string{"ZADD", "permits", score, "a record of \x01\x00\x00\x00"},
 		}
 	}
 	commands := []redistest.Command{command(1, "1700000000000"), command(2, "1700000000020")}
@@ -271,11 +274,13 @@ func javas(t *testing.T, server *redistest.Server, versions ...string) []*rediss
 	processes := make([]*redisson.Process, len(versions))
 	for i, version := range versions {
 		java := redisson.Start(t, version, redisson.Addr(server.Addr))
-		if err := java.SetRate(t.Context(), "warming", redisson.Rate{Permits: 1000, Interval: 100 * time.Millisecond}); err != nil {
+		if err := java.SetRate(t.Context(), "warming",
+			redisson.Rate{Permits: 1000, Interval: 100 * time.Millisecond}); err != nil {
 			t.Fatal(err)
 		}
 		for _, blocked := range []bool{true, false} {
-			if _, err := java.Run(t.Context(), "warming", redisson.Work{Blocked: blocked, Threads: 8, For: 200 * time.Millisecond}); err != nil {
+			if _, err := java.Run(t.Context(), "warming",
+				redisson.Work{Blocked: blocked, Threads: 8, For: 200 * time.Millisecond}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -345,7 +350,13 @@ func TestSharing(t *testing.T) {
 				func(t *testing.T) {
 					f := fleet{
 						rate: c.rate, javas: java, gos: c.gos, lease: c.lease,
-						work: redisson.Work{Blocked: true, Threads: 16, For: max(2*time.Second, 5*c.rate.Interval), Min: 1, Max: 1},
+						work: redisson.Work{
+							Blocked: true,
+							Threads: 16,
+							For:     max(2*time.Second, 5*c.rate.Interval),
+							Min:     1,
+							Max:     1,
+						},
 					}
 					least, most := 0.3, 0.7
 					if c.gos == 3 {

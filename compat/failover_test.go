@@ -48,7 +48,9 @@ func TestFleetFailover(t *testing.T) {
 	})
 	t.Cleanup(load.Wait)
 	b.eventually(
-		"each member is granted permits by the old master", patience, func() bool { return j.allGot(members, 10, begun) },
+		"each member is granted permits by the old master", patience, func() bool {
+			return j.allGot(members, 10, begun)
+		},
 	)
 	long := newLongLimiter(b, old, recent)
 	long.eachTakes(10)
@@ -138,7 +140,8 @@ func (j *journal) goesOn(member string, after time.Time) time.Duration {
 func documented(err error) bool {
 	var answer redis.Error
 	var network *net.OpError
-	return errors.Is(err, rratelimiter.ErrOutcomeUnknown) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &answer) ||
+	return errors.Is(err, rratelimiter.ErrOutcomeUnknown) || errors.Is(err, os.ErrDeadlineExceeded) ||
+		errors.As(err, &answer) ||
 		errors.As(err, &network) && network.Op == "dial" || errors.Is(err, redis.ErrPoolTimeout)
 }
 

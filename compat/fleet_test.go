@@ -127,7 +127,12 @@ func (j *journal) work(t *testing.T, enough func() bool, members ...member) {
 	t.Helper()
 	const limit = time.Minute
 	work := redisson.Work{
-		Threads: 2, For: cmp.Or(j.spell, 500*time.Millisecond), Min: 1, Max: 3, Pause: 5 * time.Millisecond, Grace: limit,
+		Threads: 2,
+		For:     cmp.Or(j.spell, 500*time.Millisecond),
+		Min:     1,
+		Max:     3,
+		Pause:   5 * time.Millisecond,
+		Grace:   limit,
 	}
 	deadline := time.Now().Add(limit)
 	var wg sync.WaitGroup

@@ -86,8 +86,8 @@ func keptAlive(f *mixed) {
 				}
 			}
 		}
-		// The keep-alive ends long before the interval: the limiter expires together with the records of
-		// its grants.
+		// The keep-alive ends long before the interval: the limiter expires together with the
+		// records of its grants.
 		for _, key := range []string{l.Name(), valueKey(l.Name()), permitsKey(l.Name())} {
 			b.must("PEXPIRE", f.rdb.PExpire(b.ctx, key, 0).Err())
 		}

@@ -49,7 +49,8 @@ func TestGoGetsFreePermitsInTime(t *testing.T) {
 							l := client.RateLimiter(name)
 							b.must("SetRate", l.SetRate(b.ctx, rate))
 							want(b, "Java's tryAcquire", true)(java.TryAcquire(b.ctx, name, rate.Permits))
-							want(b, "Go's TryAcquireTimeout", true)(l.TryAcquireTimeout(b.ctx, rate.Permits, rate.Interval+time.Second))
+							want(b, "Go's TryAcquireTimeout", true)(
+								l.TryAcquireTimeout(b.ctx, rate.Permits, rate.Interval+time.Second))
 							for granted := true; rounds > 0; {
 								had := granted // otherwise the permits are free, and the call does not wait
 								var err error
@@ -68,7 +69,8 @@ func TestGoGetsFreePermitsInTime(t *testing.T) {
 						}
 						try(every(2*time.Second, 2), 2)
 						try(rratelimiter.PerSecond(1), 3)
-						if t.Logf("%d of %d calls were refused although their permits were free", refused, waited); refused == waited {
+						if t.Logf("%d of %d calls were refused although their permits were free",
+							refused, waited); refused == waited {
 							t.Error("no call got them in time")
 						}
 					})

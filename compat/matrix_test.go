@@ -84,7 +84,10 @@ func TestMatrix(t *testing.T) {
 					}
 				}()
 				b := &bench{
-					T: t, ctx: t.Context(), rdb: server.Client(), java: redisson.Start(t, version, redisson.Addr(server.Addr)),
+					T:    t,
+					ctx:  t.Context(),
+					rdb:  server.Client(),
+					java: redisson.Start(t, version, redisson.Addr(server.Addr)),
 				}
 				t.Run("is noticed", func(t *testing.T) { isNoticed(t, server, b.java) })
 				t.Run("methods", func(t *testing.T) { listed.compare(t, b.java) })
@@ -319,7 +322,8 @@ func javaFirst(kind redisson.Type) func(*bench, string) {
 		want(b, "Java's trySetRate", true)(
 			b.java.TrySetRate(b.ctx, name, redisson.Rate{Type: kind, Permits: 5, Interval: time.Minute}),
 		)
-		want(b, "Go's Config", rratelimiter.Rate{Type: goType(kind), Permits: 5, Interval: time.Minute})(l.Config(b.ctx))
+		want(b, "Go's Config", rratelimiter.Rate{Type: goType(kind), Permits: 5, Interval: time.Minute})(
+			l.Config(b.ctx))
 		want(b, "Go's TrySetRate", false)(l.TrySetRate(b.ctx, rratelimiter.PerSecond(1)))
 		want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name, 2))
 		want(b, "Go's AvailablePermits", int64(3))(l.AvailablePermits(b.ctx))
@@ -337,7 +341,8 @@ func goFirst(kind redisson.Type) func(*bench, string) {
 			l.TrySetRate(b.ctx, rratelimiter.Rate{Type: goType(kind), Permits: 5, Interval: time.Minute}),
 		)
 		want(b, "Java's getConfig", rate)(b.java.Config(b.ctx, name))
-		want(b, "Java's trySetRate", false)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 1, Interval: time.Second}))
+		want(b, "Java's trySetRate",
+			false)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 1, Interval: time.Second}))
 		want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 2))
 		want(b, "Java's availablePermits", int64(3))(b.java.Available(b.ctx, name))
 		want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, name, 3))
@@ -362,7 +367,8 @@ func zeroRate(b *bench, name string) {
 			return err
 		},
 		"Go's SetRate": func(l *rratelimiter.Limiter) error {
-			want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, l.Name(), redisson.Rate{Permits: 5, Interval: time.Minute}))
+			want(b, "Java's trySetRate",
+				true)(b.java.TrySetRate(b.ctx, l.Name(), redisson.Rate{Permits: 5, Interval: time.Minute}))
 			want(b, "Java's tryAcquire", true)(b.java.TryAcquire(b.ctx, l.Name(), 2))
 			return l.SetRate(b.ctx, rratelimiter.PerMinute(0), rratelimiter.KeepState())
 		},
@@ -375,8 +381,10 @@ func zeroRate(b *bench, name string) {
 		)
 		for range 2 { // the first call of Go stores the free permits
 			for what, call := range map[string]func() (bool, error){
-				"tryAcquire":                func() (bool, error) { return b.java.TryAcquire(b.ctx, l.Name(), 1) },
-				"tryAcquire with a timeout": func() (bool, error) { return b.java.TryAcquireTimeout(b.ctx, l.Name(), 1, 20*time.Millisecond) },
+				"tryAcquire": func() (bool, error) { return b.java.TryAcquire(b.ctx, l.Name(), 1) },
+				"tryAcquire with a timeout": func() (bool, error) {
+					return b.java.TryAcquireTimeout(b.ctx, l.Name(), 1, 20*time.Millisecond)
+				},
 			} {
 				ok, err := call()
 				if failure := (*redisson.Error)(nil); ok || err != nil && !errors.As(err, &failure) ||
@@ -386,7 +394,8 @@ func zeroRate(b *bench, name string) {
 				}
 			}
 			if !before(b.java.Version(), comparesWithRate) {
-				if err := b.java.Acquire(b.ctx, l.Name(), 1); err == nil || !strings.Contains(err.Error(), "exceed defined rate") {
+				if err := b.java.Acquire(b.ctx, l.Name(), 1); err == nil ||
+					!strings.Contains(err.Error(), "exceed defined rate") {
 					b.Fatalf("%s, then Java's acquire: %v", who, err)
 				}
 			}
@@ -601,8 +610,8 @@ func keepAlive(b *bench, name string) {
 	const alive = 1500 * time.Millisecond
 	l := b.limiter(name)
 	goRate := rratelimiter.Rate{Permits: 5, Interval: 100 * time.Millisecond, KeepAlive: alive}
-	// renew reports whether the limiter stays alive while it is used. If the machine stalled too long
-	// to decide, the limiter is created and used again.
+	// renew reports whether the limiter stays alive while it is used. If the machine stalled too
+	// long to decide, the limiter is created and used again.
 	renew := func(take func() (bool, error)) (lives bool) {
 		for range 10 {
 			used, late := time.Now(), false

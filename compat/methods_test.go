@@ -30,7 +30,8 @@ const (
 // A method is a method of Redisson in the table.
 type method struct {
 	since string // the first release that has it
-	// the Go equivalents, such as Limiter.Acquire, Client.AllowAll, KeepState; none if there is none
+	// the Go equivalents, such as Limiter.Acquire, Client.AllowAll, KeepState; none if there is
+	// none
 	calls []string
 }
 
@@ -75,7 +76,8 @@ func listedMethods(t *testing.T) methods {
 	return listed
 }
 
-// compare fails the test unless a version has exactly the methods that the table lists for it, in any of their forms.
+// compare fails the test unless a version has exactly the methods that the table lists for it, in
+// any of their forms.
 func (m methods) compare(t *testing.T, java *redisson.Process) {
 	offered, err := java.Methods(t.Context())
 	if err != nil {
@@ -101,8 +103,8 @@ func (m methods) compare(t *testing.T, java *redisson.Process) {
 	}
 }
 
-// configurationAlone checks what the page states about Java's unlink and rename, which leave the state behind, about
-// Go's equivalents, and about a negative number of permits.
+// configurationAlone checks what the page states about Java's unlink and rename, which leave the
+// state behind, about Go's equivalents, and about a negative number of permits.
 func configurationAlone(b *bench, name string) {
 	rate := redisson.Rate{Permits: 5, Interval: time.Minute}
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, rate))
@@ -135,7 +137,10 @@ func configurationAlone(b *bench, name string) {
 // TestTheTableNamesCallsThatExist looks up each Go call of the table.
 func TestTheTableNamesCallsThatExist(t *testing.T) {
 	exported := map[string]bool{}
-	for _, of := range []reflect.Type{reflect.TypeFor[*rratelimiter.Limiter](), reflect.TypeFor[*rratelimiter.Client]()} {
+	for _, of := range []reflect.Type{
+		reflect.TypeFor[*rratelimiter.Limiter](),
+		reflect.TypeFor[*rratelimiter.Client](),
+	} {
 		for i := range of.NumMethod() {
 			exported[of.Elem().Name()+"."+of.Method(i).Name] = true
 		}
@@ -159,8 +164,8 @@ func TestTheTableNamesCallsThatExist(t *testing.T) {
 	}
 }
 
-// functions returns the exported functions and constants of the package in a folder. Outside the root package, the
-// package name comes first.
+// functions returns the exported functions and constants of the package in a folder. Outside the
+// root package, the package name comes first.
 func functions(t *testing.T, folder string) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))

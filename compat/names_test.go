@@ -33,7 +33,8 @@ func TestOddNamesMeet(t *testing.T) {
 				if err := rdb.FlushDB(t.Context()).Err(); err != nil {
 					t.Fatal(err)
 				}
-				if set, err := java.TrySetRate(t.Context(), name, redisson.Rate{Permits: 10, Interval: time.Minute}); !set ||
+				if set, err := java.TrySetRate(t.Context(), name,
+					redisson.Rate{Permits: 10, Interval: time.Minute}); !set ||
 					err != nil {
 					t.Errorf("%q: Java sets the rate: %v, %v", name, set, err)
 					continue
@@ -48,7 +49,8 @@ func TestOddNamesMeet(t *testing.T) {
 				keys := rdb.Keys(t.Context(), "*").Val()
 				slices.Sort(keys)
 				if inJava != 5 || inGo != 5 || err != nil || err2 != nil || len(keys) != 3 {
-					t.Errorf("%q: free by Java %d, %v, by Go %d, %v, keys %s", name, inJava, err, inGo, err2, fmt.Sprintf("%q", keys))
+					t.Errorf("%q: free by Java %d, %v, by Go %d, %v, keys %s",
+						name, inJava, err, inGo, err2, fmt.Sprintf("%q", keys))
 				}
 			}
 		})

@@ -44,15 +44,19 @@ func newRates(f *mixed) {
 		{"4.7.0 setRate", false, func(ctx context.Context, name string, interval time.Duration) error {
 			return f.recent.SetRate(ctx, name, high(interval))
 		}},
-		{"4.7.0 updateRate that keeps the state", true, func(ctx context.Context, name string, interval time.Duration) error {
-			kept := high(interval)
-			kept.KeepState = true
-			updated, err := f.recent.UpdateRate(ctx, name, kept)
-			if err == nil && !updated {
-				err = errors.New("updateRate found no limiter")
-			}
-			return err
-		}},
+		{
+			"4.7.0 updateRate that keeps the state",
+			true,
+			func(ctx context.Context, name string, interval time.Duration) error {
+				kept := high(interval)
+				kept.KeepState = true
+				updated, err := f.recent.UpdateRate(ctx, name, kept)
+				if err == nil && !updated {
+					err = errors.New("updateRate found no limiter")
+				}
+				return err
+			},
+		},
 	} {
 		f.Run(r.name, func(t *testing.T) {
 			t.Parallel()
@@ -104,8 +108,8 @@ func underLoad(f *mixed, r raise) {
 	commands := monitor.Stop()
 	want(b, "Go's Config", rratelimiter.PerSecond(highRate))(limiter.Config(b.ctx))
 
-	// A client dates its call before the server executes it, so which rate granted a record shows in
-	// the order of the commands, not in the record's score.
+	// A client dates its call before the server executes it, so which rate granted a record shows
+	// in the order of the commands, not in the record's score.
 	at := slices.IndexFunc(commands, raises)
 	if at < 0 {
 		f.Fatalf("the server executed no HSET of the new rate; %d commands were seen", len(commands))

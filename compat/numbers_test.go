@@ -50,7 +50,8 @@ func negativeTimeouts(b *bench, name string) {
 			if !errors.Is(err, context.DeadlineExceeded) {
 				b.Errorf("Java's tryAcquire with a timeout of %d ms does not wait: %v, %v", ms, got, err)
 			}
-		} else if got || err != nil && !errors.Is(err, context.DeadlineExceeded) { // a busy machine may need the time for one try
+		} else if got ||
+			err != nil && !errors.Is(err, context.DeadlineExceeded) { // a busy machine may need the time for one try
 			b.Errorf("Java's tryAcquire with a timeout of %d ms: %v, %v", ms, got, err)
 		}
 	}

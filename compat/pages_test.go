@@ -28,7 +28,9 @@ func javaOfThePages(f *mixed) {
 			}},
 		} {
 			f.Run(
-				java.Version()+" "+page.name, func(t *testing.T) { sharesOrders(f.in(t).beside(java), page.permits, page.run) },
+				java.Version()+" "+page.name, func(t *testing.T) {
+					sharesOrders(f.in(t).beside(java), page.permits, page.run)
+				},
 			)
 		}
 	}

@@ -122,7 +122,8 @@ func TestStates(t *testing.T) {
 					t.Fatal(err)
 				}
 				if a, b := shape(t, made), shape(t, kept); a != b {
-					t.Errorf("%s is not what %s makes now: make testdata writes it anew\nkept: %s\nmade: %s", file, version, b, a)
+					t.Errorf("%s is not what %s makes now: make testdata writes it anew\nkept: %s\nmade: %s",
+						file, version, b, a)
 				}
 			}
 		})

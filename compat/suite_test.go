@@ -128,7 +128,8 @@ func suiteKeepAlive(b *bench, name string) {
 	last := time.Now()
 	for end := last.Add(2 * alive); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		asked := time.Now()
-		if _, err := b.java.TryAcquire(b.ctx, name, 1); err != nil && asked.Sub(last) < alive/2 && time.Since(last) < alive {
+		if _, err := b.java.TryAcquire(b.ctx, name, 1); err != nil && asked.Sub(last) < alive/2 &&
+			time.Since(last) < alive {
 			b.Fatalf("%v after its last use: %v", time.Since(last), err)
 		} else if err != nil {
 			// the machine stalled and the limiter expired
@@ -217,7 +218,8 @@ func suiteRateConfig(b *bench, name string) {
 	rate := redisson.Rate{Type: redisson.PerClient, Permits: 1, Interval: 5 * time.Second}
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, rate))
 	want(b, "Go's TrySetRate", false)(l.TrySetRate(b.ctx, rratelimiter.PerMinute(100)))
-	want(b, "Java's trySetRate", false)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 100, Interval: time.Minute}))
+	want(b, "Java's trySetRate",
+		false)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 100, Interval: time.Minute}))
 	want(b, "Java's getConfig", rate)(b.java.Config(b.ctx, name))
 	want(b, "Go's Config", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 1, Interval: 5 * time.Second})(
 		l.Config(b.ctx),
@@ -231,7 +233,8 @@ func suiteAvailable(b *bench, name string) {
 	if _, err := b.java.Available(b.ctx, name); err == nil {
 		b.Fatal("Java's availablePermits succeeds without a rate")
 	}
-	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 10, Interval: time.Minute}))
+	want(b, "Java's trySetRate",
+		true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 10, Interval: time.Minute}))
 	want(b, "Java's availablePermits", int64(10))(b.java.Available(b.ctx, name))
 	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 4))
 	want(b, "Java's availablePermits", int64(6))(b.java.Available(b.ctx, name))
@@ -260,7 +263,8 @@ func suiteChangeRate(b *bench, name string) {
 func suiteExceeding(b *bench, name string) {
 	l := b.limiter(name)
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 5, Interval: time.Minute}))
-	if _, err := b.java.TryAcquire(b.ctx, name, 6); err == nil || !strings.Contains(err.Error(), "exceed defined rate") {
+	if _, err := b.java.TryAcquire(b.ctx, name, 6); err == nil ||
+		!strings.Contains(err.Error(), "exceed defined rate") {
 		b.Fatalf("Java's tryAcquire of more than the rate: %v", err)
 	}
 	if _, err := l.TryAcquire(b.ctx, 6); !errors.Is(err, rratelimiter.ErrExceedsRate) {
@@ -380,11 +384,13 @@ func suiteSetKeepingState(b *bench, name string) {
 	want(b, "Java's trySetRate", true)(b.java.TrySetRate(b.ctx, name, redisson.Rate{Permits: 5, Interval: time.Minute}))
 	want(b, "Go's TryAcquire", true)(l.TryAcquire(b.ctx, 3))
 	b.must(
-		"Java's setRate", b.java.SetRate(b.ctx, name, redisson.Rate{Permits: 10, Interval: time.Minute, KeepState: true}),
+		"Java's setRate",
+		b.java.SetRate(b.ctx, name, redisson.Rate{Permits: 10, Interval: time.Minute, KeepState: true}),
 	)
 	want(b, "Java's availablePermits", int64(7))(b.java.Available(b.ctx, name))
 	b.must(
-		"Java's setRate", b.java.SetRate(b.ctx, name, redisson.Rate{Permits: 2, Interval: time.Minute, KeepState: true}),
+		"Java's setRate",
+		b.java.SetRate(b.ctx, name, redisson.Rate{Permits: 2, Interval: time.Minute, KeepState: true}),
 	)
 	want(b, "Java's availablePermits", int64(0))(b.java.Available(b.ctx, name))
 	want(b, "Go's TryAcquire", false)(l.TryAcquire(b.ctx, 1))

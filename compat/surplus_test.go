@@ -41,7 +41,8 @@ func surpluses(f *mixed) {
 		f.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b, name := f.in(t).beside(f.recent), "surplus:"+c.name
-			limiter := f.in(t).limiter(name, rratelimiter.WithRate(rratelimiter.Rate{Permits: permits, Interval: interval}))
+			limiter := f.in(t).limiter(name,
+				rratelimiter.WithRate(rratelimiter.Rate{Permits: permits, Interval: interval}))
 			begun, acting := time.Now(), false
 			acted := make(chan time.Time, 1)
 			var since time.Time
@@ -79,7 +80,8 @@ func surpluses(f *mixed) {
 			}
 			most, _ := window.Largest(after, interval)
 			t.Logf("%d of %d permits in a window", most, c.promised)
-			if most > c.promised || refused && most < c.promised/2 { // on a busy machine it may ask for less, and is not refused
+			// on a busy machine it may ask for less, and is not refused
+			if most > c.promised || refused && most < c.promised/2 {
 				t.Errorf("%d permits of %d in a window", most, c.promised)
 			}
 			if state, err := limiter.State(b.ctx); err != nil || !state.Consistent {

@@ -25,12 +25,14 @@ func TestRedissonsRepeatedCallsLosePermits(t *testing.T) {
 			want(b, "Go's TrySetRate", true)(l.TrySetRate(b.ctx, rratelimiter.PerHour(20)))
 			want(b, "Java's tryAcquire", true)(java.TryAcquire(b.ctx, l.Name(), 1))
 
-			// Redisson repeats a call after its timeout and a pause of 1 to 2 s, three or four times.
+			// Redisson repeats a call after its timeout and a pause of 1 to 2 s, three or four
+			// times.
 			b.must("CLIENT PAUSE", b.rdb.Do(b.ctx, "client", "pause", (4*time.Second).Milliseconds(), "write").Err())
 			want(b, "Java's tryAcquire while Redis does not answer", true)(java.TryAcquire(b.ctx, l.Name(), 1))
 			state, err := l.State(b.ctx)
 			b.must("Go's State", err)
-			if free, err := java.Available(b.ctx, l.Name()); err != nil || state.Records != 2 || state.Used != 2 || free >= 18 ||
+			if free, err := java.Available(b.ctx, l.Name()); err != nil || state.Records != 2 || state.Used != 2 ||
+				free >= 18 ||
 				state.Consistent {
 				t.Fatalf("no permit was lost: %d free (%v), %+v", free, err, state)
 			}

@@ -122,8 +122,8 @@ func throughAll(f *mixed, first, second *redisson.Process) {
 	rate := every(interval, 60)
 	b := f.beside(f.recent)
 	java := func(p *redisson.Process) member { return javaMember(f.T, p, name) }
-	// process returns a Go member that shares nothing with the others, as if it were a process of its
-	// own.
+	// process returns a Go member that shares nothing with the others, as if it were a process of
+	// its own.
 	process := func(called string, opts ...rratelimiter.LimiterOption) member {
 		client := rratelimiter.NewClient(f.server.Client(), rratelimiter.WithCallTimeout(patience))
 		m := goMember(f.T, client.RateLimiter(name, opts...))
@@ -176,7 +176,9 @@ func throughAll(f *mixed, first, second *redisson.Process) {
 	commands := monitor.Stop()
 
 	result := report{
-		log: r.journal.log, scores: scoresOf(f.T, commands, permitsKey(name), over), disorder: disorderOf(commands, name),
+		log:      r.journal.log,
+		scores:   scoresOf(f.T, commands, permitsKey(name), over),
+		disorder: disorderOf(commands, name),
 		duration: over.Sub(begun), rate: rate,
 	}
 	for _, m := range r.members {

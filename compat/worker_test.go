@@ -85,8 +85,8 @@ func workerMain(words string) int {
 func acquireWhile(limiter *rratelimiter.Limiter, work redisson.Work, report func(redisson.Grant, error)) {
 	time.Sleep(time.Until(work.At))
 	end := time.Now().Add(work.For)
-	// The end cancels callers that still wait. A grant at that very moment is missing from the log and
-	// known to Redis only.
+	// The end cancels callers that still wait. A grant at that very moment is missing from the log
+	// and known to Redis only.
 	ctx, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
 	var wg sync.WaitGroup

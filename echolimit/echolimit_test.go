@@ -63,7 +63,11 @@ func newEcho() *echo.Echo {
 }
 
 func TestMiddleware(t *testing.T) {
-	for name, outside := range map[string][]echo.MiddlewareFunc{"plain": {}, "gzip": {middleware.Gzip()}, "logger": {middleware.RequestLogger()}} {
+	for name, outside := range map[string][]echo.MiddlewareFunc{
+		"plain":  {},
+		"gzip":   {middleware.Gzip()},
+		"logger": {middleware.RequestLogger()},
+	} {
 		t.Run(name, func(t *testing.T) {
 			routertest.Run(t, func(t *testing.T, guard *httplimit.Guard) string {
 				e := newEcho()
@@ -109,7 +113,9 @@ func TestHeadOfARouteForGet(t *testing.T) {
 	guard.Policy = &httplimit.Policy{Bound: 10 * time.Second}
 	e := echo.NewWithConfig(echo.Config{Router: echo.NewRouter(echo.RouterConfig{AutoHandleHEAD: true})})
 	e.GET(
-		"/", func(c *echo.Context) error { return c.String(http.StatusUnauthorized, "wrong") }, echolimit.Middleware(guard),
+		"/", func(c *echo.Context) error {
+			return c.String(http.StatusUnauthorized, "wrong")
+		}, echolimit.Middleware(guard),
 	)
 	for i, want := range []int{401, 401, 401, 429} {
 		if code := get(e, http.MethodHead, "/"); code != want {

@@ -143,7 +143,8 @@ func TestLimitsSeeTheRequest(t *testing.T) {
 		addr := httplimit.ClientAddr{
 			Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8")},
 		}
-		seen <- fmt.Sprint(r.Method, " ", r.URL.Path, " ", r.RequestURI, " ", r.Host, " ", addr.Key(r), " ", r.ContentLength, " ", r.Header.Values("Host"))
+		seen <- fmt.Sprint(r.Method, " ", r.URL.Path, " ", r.RequestURI, " ", r.Host, " ", addr.Key(r), " ",
+			r.ContentLength, " ", r.Header.Values("Host"))
 		return httplimit.Claim{}
 	})
 	app := newApp()

@@ -142,8 +142,8 @@ func settleBubble() (bubble bool) {
 func (s *Server) Close() {
 	s.rdb.Close()
 	s.wake()
-	// A call that Close interrupts is retried after a pause, and only the retry ends it. In a bubble
-	// the pause needs the bubble's clock to advance.
+	// A call that Close interrupts is retried after a pause, and only the retry ends it. In a
+	// bubble the pause needs the bubble's clock to advance.
 	for deadline := time.Now().Add(patience); s.bubble && !s.idle() && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}

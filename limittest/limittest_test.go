@@ -275,7 +275,11 @@ func TestTimeoutFollowsTheClock(t *testing.T) {
 		for _, c := range []struct {
 			timeout, step time.Duration
 			served        bool
-		}{{3 * time.Hour, time.Hour, true}, {90 * time.Minute, 2 * time.Hour, true}, {3 * time.Hour, 4 * time.Hour, false}} {
+		}{
+			{3 * time.Hour, time.Hour, true},
+			{90 * time.Minute, 2 * time.Hour, true},
+			{3 * time.Hour, 4 * time.Hour, false},
+		} {
 			must(t, s.Redis().FlushAll(t.Context()).Err())
 			if !allowed(t, l, 1) {
 				t.Fatal("no permit")

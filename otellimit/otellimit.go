@@ -154,8 +154,9 @@ func New(config Config) (*Observer, error) {
 	o.permits = counter("rratelimiter.granted.permits", "{permit}", "Permits granted.")
 	o.unclaimed = counter("rratelimiter.unclaimed.permits", "{permit}",
 		"Permits granted to callers that had already returned, and that no other caller could use.")
-	o.decisions = counter("rratelimiter.decisions", "{request}", "Requests that were granted or denied, by what decided: "+
-		"redis, lease (WithLease), cache (WithDenyCache) or fallback (WithFallback).")
+	o.decisions = counter("rratelimiter.decisions", "{request}",
+		"Requests that were granted or denied, by what decided: "+
+			"redis, lease (WithLease), cache (WithDenyCache) or fallback (WithFallback).")
 	o.leases = counter(
 		"rratelimiter.lease.permits",
 		"{permit}",
@@ -163,7 +164,8 @@ func New(config Config) (*Observer, error) {
 			"returned (unused); void (neither granted nor returned).",
 	)
 	o.waitTime = histogram(
-		"rratelimiter.wait.duration", "Time that callers of waiting methods were blocked, granted or not.", .001, .005, .025,
+		"rratelimiter.wait.duration", "Time that callers of waiting methods were blocked, granted or not.", .001, .005,
+		.025,
 		.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300,
 	)
 	o.repaired = counter("rratelimiter.repaired", "{call}", "Calls that found a broken state and repaired it.")

@@ -108,7 +108,8 @@ func TestRequestsAreSpansOfTheirTraces(t *testing.T) {
 		status           codes.Code
 	}{
 		{
-			"rratelimiter.Allow", "rratelimiter.limiter=orders,rratelimiter.permits.granted=3,rratelimiter.permits.requested=3",
+			"rratelimiter.Allow",
+			"rratelimiter.limiter=orders,rratelimiter.permits.granted=3,rratelimiter.permits.requested=3",
 			codes.Unset,
 		},
 		{
@@ -192,10 +193,16 @@ func BenchmarkCall(b *testing.B) {
 	info := rratelimiter.CallInfo{
 		Limiter: "orders", Callers: 100, Granted: 60, Denied: 40, Permits: 60, Latency: time.Millisecond, Attempts: 1,
 	}
-	for name, label := range map[string]func(string) string{"none": nil, "name": func(limiter string) string { return limiter }} {
+	for name, label := range map[string]func(string) string{
+		"none": nil,
+		"name": func(limiter string) string { return limiter },
+	} {
 		b.Run("label="+name, func(b *testing.B) {
 			o, err := New(
-				Config{Label: label, MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))},
+				Config{
+					Label:         label,
+					MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())),
+				},
 			)
 			if err != nil {
 				b.Fatal(err)

@@ -13,7 +13,10 @@ func BenchmarkCall(b *testing.B) {
 	info := rratelimiter.CallInfo{
 		Limiter: "orders", Callers: 100, Granted: 60, Denied: 40, Permits: 60, Latency: time.Millisecond, Attempts: 1,
 	}
-	for name, label := range map[string]func(string) string{"none": nil, "name": func(limiter string) string { return limiter }} {
+	for name, label := range map[string]func(string) string{
+		"none": nil,
+		"name": func(limiter string) string { return limiter },
+	} {
 		b.Run("label="+name, func(b *testing.B) {
 			m := New(Config{Label: label})
 			b.ReportAllocs()
@@ -26,7 +29,11 @@ func BenchmarkCall(b *testing.B) {
 
 func BenchmarkRequest(b *testing.B) {
 	m := New(Config{})
-	for name, info := range map[string]rratelimiter.RequestInfo{"waits=false": {}, "waits=true": {Waits: true}, "leased": {Leased: true}} {
+	for name, info := range map[string]rratelimiter.RequestInfo{
+		"waits=false": {},
+		"waits=true":  {Waits: true},
+		"leased":      {Leased: true},
+	} {
 		info.Limiter, info.Permits, info.Granted, info.Latency = "orders", 1, 1, time.Millisecond
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -109,7 +109,8 @@ func New(config Config) *Metrics {
 		return h
 	}
 	calls := counter("calls_total", "Calls to Redis that ask for permits, by outcome: ok, failed, or unknown, "+
-		"where permits may be spent that no caller got. AllowAll's one call counts for each of its limiters.", "outcome")
+		"where permits may be spent that no caller got. AllowAll's one call counts for each of its limiters.",
+		"outcome")
 	callTime := histogram(
 		"call_duration_seconds", "Time from sending a call to Redis to its reply.", config.CallBuckets, callBuckets,
 	)
@@ -137,7 +138,11 @@ func New(config Config) *Metrics {
 	)
 	fallbacks := counter("fallbacks_total", "Calls that the process decided locally, since Redis was unreachable.")
 	m.waiting = prometheus.NewGaugeVec(
-		prometheus.GaugeOpts{Namespace: "rratelimiter", Name: "waiting_requests", Help: "Callers that are blocked now."},
+		prometheus.GaugeOpts{
+			Namespace: "rratelimiter",
+			Name:      "waiting_requests",
+			Help:      "Callers that are blocked now.",
+		},
 		label,
 	)
 	m.all = series.New(config.Label, config.MostLabels, func(label string) *limiter {

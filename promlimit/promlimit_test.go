@@ -76,7 +76,8 @@ func (e exporter) Values(t *testing.T) map[string]float64 {
 				}
 			}
 			set := "{" + strings.Join(labels, ",") + "}"
-			values[name+set] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			values[name+set] = m.GetCounter().GetValue() + m.GetGauge().GetValue() +
+				float64(m.GetHistogram().GetSampleCount())
 			values[name+".sum"+set] = m.GetHistogram().GetSampleSum()
 		}
 	}
@@ -134,7 +135,8 @@ func TestObservesAClient(t *testing.T) {
 func TestGuardTellsTheObserverOfItsClient(t *testing.T) {
 	server := limittest.New(t)
 	m := New(Config{})
-	guard := httplimit.New(httplimit.Per(server.Client(rratelimiter.WithObserver(m)), "1h", rratelimiter.PerHour(2), nil))
+	guard := httplimit.New(httplimit.Per(server.Client(rratelimiter.WithObserver(m)), "1h", rratelimiter.PerHour(2),
+		nil))
 	guard.Policy = &httplimit.Policy{Name: "api", Bound: 10 * time.Second}
 	for range 5 {
 		guard.Check(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))

@@ -33,8 +33,10 @@ func full() *snapshot.Snapshot {
 		Clients: []snapshot.ClientState{
 			{ID: "A", State: snapshot.State{Value: &snapshot.Value{}}},
 			{
-				ID:    "B",
-				State: snapshot.State{Permits: &snapshot.Permits{Records: []snapshot.Record{{Member: []byte{}, Score: 1}}}},
+				ID: "B",
+				State: snapshot.State{
+					Permits: &snapshot.Permits{Records: []snapshot.Record{{Member: []byte{}, Score: 1}}},
+				},
 			},
 		},
 	}
@@ -86,10 +88,15 @@ func TestSeveralSnapshotsComeBack(t *testing.T) {
 }
 
 func TestBytesOfVersion1(t *testing.T) {
-	s := &snapshot.Snapshot{Name: "n", TakenAt: time.UnixMilli(1).UTC(), HostTime: time.UnixMilli(2).UTC(), OneStep: true,
-		Config: &snapshot.Config{Fields: []snapshot.Field{{Name: "rate", Value: "1"}}},
+	s := &snapshot.Snapshot{
+		Name:     "n",
+		TakenAt:  time.UnixMilli(1).UTC(),
+		HostTime: time.UnixMilli(2).UTC(),
+		OneStep:  true,
+		Config:   &snapshot.Config{Fields: []snapshot.Field{{Name: "rate", Value: "1"}}},
 		Shared: snapshot.State{Value: &snapshot.Value{Text: "0", TTL: 3 * time.Millisecond}, Permits: &snapshot.Permits{
-			Records: []snapshot.Record{{Member: []byte{0xff}, Score: 1}}}}}
+			Records: []snapshot.Record{{Member: []byte{0xff}, Score: 1}}}},
+	}
 	want := "\x9a\xc4\x15rratelimiter snapshot\x01\xc4\x01n\xc4\x00\xc4\x00\x01\x02\xc3" +
 		"\x92\x00\x92\xc4\x04rate\xc4\x011" +
 		"\x91\x93\xc0\x92\x03\xc4\x010\x92\x00\x92\xc4\x01\xff\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00"
@@ -154,11 +161,13 @@ func TestEveryCutIsRefused(t *testing.T) {
 
 func TestImpossibleSnapshots(t *testing.T) {
 	for name, change := range map[string]func(s *snapshot.Snapshot){
-		"no key":         func(s *snapshot.Snapshot) { *s = snapshot.Snapshot{Name: "x"} },
-		"no field":       func(s *snapshot.Snapshot) { s.Config.Fields = nil },
-		"field twice":    func(s *snapshot.Snapshot) { s.Config.Fields[1].Name = "rate" },
-		"no record":      func(s *snapshot.Snapshot) { s.Shared.Permits.Records = nil },
-		"record twice":   func(s *snapshot.Snapshot) { s.Shared.Permits.Records[1].Member = s.Shared.Permits.Records[0].Member },
+		"no key":      func(s *snapshot.Snapshot) { *s = snapshot.Snapshot{Name: "x"} },
+		"no field":    func(s *snapshot.Snapshot) { s.Config.Fields = nil },
+		"field twice": func(s *snapshot.Snapshot) { s.Config.Fields[1].Name = "rate" },
+		"no record":   func(s *snapshot.Snapshot) { s.Shared.Permits.Records = nil },
+		"record twice": func(s *snapshot.Snapshot) {
+			s.Shared.Permits.Records[1].Member = s.Shared.Permits.Records[0].Member
+		},
 		"client twice":   func(s *snapshot.Snapshot) { s.Clients[1].ID = "A" },
 		"no score":       func(s *snapshot.Snapshot) { s.Clients[1].Permits.Records[0].Score = math.NaN() },
 		"config's life":  func(s *snapshot.Snapshot) { s.Config.TTL = -1 },
@@ -200,11 +209,18 @@ client "B"
 	}
 	s.Shared.Permits.Records = nil
 	for i := range 100 {
-		s.Shared.Permits.Records = append(s.Shared.Permits.Records, snapshot.Record{Member: []byte{byte(i), 1, 0, 0, 0}})
+		s.Shared.Permits.Records = append(s.Shared.Permits.Records,
+			snapshot.Record{Member: []byte{byte(i), 1, 0, 0, 0}})
 	}
 	s.Config, s.OneStep = nil, false
 	text := s.String()
-	for _, want := range []string{"config    none", "piece by piece", "100 in 100 records", "1d01000000\n            ... 40 more ...\n", "  4601000000"} {
+	for _, want := range []string{
+		"config    none",
+		"piece by piece",
+		"100 in 100 records",
+		"1d01000000\n            ... 40 more ...\n",
+		"  4601000000",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

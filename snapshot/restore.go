@@ -111,7 +111,9 @@ func (r restoring) restore(ctx context.Context, rdb rratelimiter.Redis, s *Snaps
 		}
 	}
 	p := &preparation{
-		servers: servers, server: server, prefix: strings.TrimSuffix(targets[2], "permits") + "restore:" + rand.Text() + ":",
+		servers: servers,
+		server:  server,
+		prefix:  strings.TrimSuffix(targets[2], "permits") + "restore:" + rand.Text() + ":",
 	}
 	defer p.discard(ctx)
 	if s.Config != nil {

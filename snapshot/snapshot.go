@@ -27,10 +27,11 @@ var (
 	ErrNotFound = errors.New("snapshot: there is no limiter")
 	// ErrExists is returned by Restore if the limiter has a key already and Replace was not given.
 	ErrExists = errors.New("snapshot: there is a limiter already")
-	// ErrWrongType is returned if a key of the limiter has another Redis type than limiters give it.
+	// ErrWrongType is returned if a key of the limiter has another Redis type than limiters give
+	// it.
 	ErrWrongType = errors.New("snapshot: wrong type of key")
-	// ErrInvalid is returned for an impossible Snapshot, or invalid bytes of one; the text says what
-	// is wrong.
+	// ErrInvalid is returned for an impossible Snapshot, or invalid bytes of one; the text says
+	// what is wrong.
 	ErrInvalid = errors.New("snapshot: invalid")
 )
 

@@ -29,7 +29,8 @@ var patient = rratelimiter.WithCallTimeout(10 * time.Second)
 func used(t *testing.T, rdb *redis.Client, name string, r rratelimiter.Rate, clients ...string) {
 	t.Helper()
 	for _, id := range clients {
-		l := rratelimiter.NewClient(rdb, patient, rratelimiter.WithClientID(id)).RateLimiter(name, rratelimiter.WithRate(r))
+		l := rratelimiter.NewClient(rdb, patient, rratelimiter.WithClientID(id)).RateLimiter(name,
+			rratelimiter.WithRate(r))
 		for n := range int64(3) {
 			if ok, err := l.TryAcquire(t.Context(), n+1); !ok || err != nil {
 				t.Fatalf("no permits for %s: %v", id, err)
@@ -151,7 +152,8 @@ func TestRestoredIsTheSame(t *testing.T) {
 		must(t, rdb.ZAdd(ctx, "odd{x:permits",
 			redis.Z{Score: math.Inf(-1), Member: ""}, redis.Z{Score: 0.1 + 0.2, Member: "\x00\xff\xfe"},
 			redis.Z{Score: 1.7e308, Member: "z"}, redis.Z{Score: math.Inf(1), Member: "\r\n"},
-			redis.Z{Score: 9007199254740993, Member: "\x00\x01"}, redis.Z{Score: -1.5, Member: strings.Repeat("x", 300)}).Err())
+			redis.Z{Score: 9007199254740993, Member: "\x00\x01"},
+			redis.Z{Score: -1.5, Member: strings.Repeat("x", 300)}).Err())
 		must(t, rdb.ZAdd(ctx, "{orphan}:permits:*[a]", redis.Z{Score: 1, Member: "m"}).Err())
 		must(t, rdb.Set(ctx, "{orphan}:value:*[b]", "7", 0).Err())
 		must(t, rdb.Set(ctx, "", "not a limiter's", 0).Err())
@@ -189,7 +191,8 @@ func TestRestoredUnderAnotherName(t *testing.T) {
 			t.Errorf("got:\n%q\nwant:\n%q", got, want)
 		}
 		l := rratelimiter.NewClient(rdb, patient, rratelimiter.WithClientID("A")).RateLimiter("new")
-		if state, err := l.State(t.Context()); err != nil || !state.Consistent || state.Used != 6 || state.Available != 4 {
+		if state, err := l.State(t.Context()); err != nil || !state.Consistent || state.Used != 6 ||
+			state.Available != 4 {
 			t.Errorf("%+v, %v", state, err)
 		}
 	})
@@ -201,8 +204,9 @@ func TestRestoreTakesWhatExistsOnlyIfTold(t *testing.T) {
 		s := take(t, rdb, "x")
 		for key, write := range map[string][]any{
 			"y": {"hset", "y", "here", "1"}, "{y}:value": {"set", "{y}:value", "here"},
-			"{y}:permits":     {"zadd", "{y}:permits", 1, "here"},
-			"{y}:value:other": {"set", "{y}:value:other", "here"}, "{y}:permits:other": {"zadd", "{y}:permits:other", 1, "here"},
+			"{y}:permits":       {"zadd", "{y}:permits", 1, "here"},
+			"{y}:value:other":   {"set", "{y}:value:other", "here"},
+			"{y}:permits:other": {"zadd", "{y}:permits:other", 1, "here"},
 		} {
 			must(t, rdb.FlushDB(t.Context()).Err())
 			must(t, rdb.Do(t.Context(), write...).Err())
@@ -230,7 +234,10 @@ func TestRestoreReplacesNoKeyOfAnotherProgram(t *testing.T) {
 			must(t, rdb.FlushDB(t.Context()).Err())
 			must(t, rdb.RPush(t.Context(), key, "mine").Err())
 			before := dump(t, rdb)
-			for _, options := range [][]snapshot.RestoreOption{{snapshot.As("y")}, {snapshot.As("y"), snapshot.Replace()}} {
+			for _, options := range [][]snapshot.RestoreOption{
+				{snapshot.As("y")},
+				{snapshot.As("y"), snapshot.Replace()},
+			} {
 				if err := s.Restore(t.Context(), rdb, options...); !errors.Is(err, snapshot.ErrWrongType) ||
 					!strings.Contains(err.Error(), fmt.Sprintf("%q", key)) {
 					t.Errorf("%q: %v", key, err)
@@ -257,7 +264,8 @@ func TestShiftMovesGrants(t *testing.T) {
 		} {
 			restore(t, s, rdb, c.option, snapshot.Replace())
 			for i, r := range take(t, rdb, "x").Shared.Permits.Records {
-				if want := s.Shared.Permits.Records[i]; r.Score != want.Score+c.by || !bytes.Equal(r.Member, want.Member) {
+				if want := s.Shared.Permits.Records[i]; r.Score != want.Score+c.by ||
+					!bytes.Equal(r.Member, want.Member) {
 					t.Errorf("%v became %v", want, r)
 				}
 			}
@@ -306,7 +314,8 @@ func TestLifeTimesGoOn(t *testing.T) {
 
 func TestClientsGiven(t *testing.T) {
 	each(t, func(t *testing.T, rdb *redis.Client) {
-		used(t, rdb, "x", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Hour}, "A", "B", "C")
+		used(t, rdb, "x", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Hour}, "A", "B",
+			"C")
 		for _, c := range []struct {
 			opts []snapshot.TakeOption
 			want []string
@@ -335,7 +344,8 @@ func TestWrongTypes(t *testing.T) {
 			must(t, rdb.FlushDB(t.Context()).Err())
 			must(t, rdb.RPush(t.Context(), key, "here").Err())
 			_, err := snapshot.Take(t.Context(), rdb, "x")
-			if !errors.Is(err, snapshot.ErrWrongType) || !strings.Contains(err.Error(), fmt.Sprintf("%q is a list", key)) {
+			if !errors.Is(err, snapshot.ErrWrongType) ||
+				!strings.Contains(err.Error(), fmt.Sprintf("%q is a list", key)) {
 				t.Errorf("%q: %v", key, err)
 			}
 		}
@@ -346,7 +356,8 @@ func TestNoLimiter(t *testing.T) {
 	each(t, func(t *testing.T, rdb *redis.Client) {
 		used(t, rdb, "another", rratelimiter.PerHour(10), "A")
 		for _, opts := range [][]snapshot.TakeOption{nil, {snapshot.WithClients("A")}} {
-			if s, err := snapshot.Take(t.Context(), rdb, "x", opts...); s != nil || !errors.Is(err, snapshot.ErrNotFound) {
+			if s, err := snapshot.Take(t.Context(), rdb, "x", opts...); s != nil ||
+				!errors.Is(err, snapshot.ErrNotFound) {
 				t.Errorf("%v, %v", s, err)
 			}
 		}
@@ -489,9 +500,13 @@ func TestPreparedKeysExpire(t *testing.T) {
 
 func TestServerIsDown(t *testing.T) {
 	rdb := redis.NewClient(
-		&redis.Options{MaxRetries: -1, DialerRetries: 1, Dialer: func(context.Context, string, string) (net.Conn, error) {
-			return nil, errLost
-		}},
+		&redis.Options{
+			MaxRetries:    -1,
+			DialerRetries: 1,
+			Dialer: func(context.Context, string, string) (net.Conn, error) {
+				return nil, errLost
+			},
+		},
 	)
 	defer rdb.Close()
 	for _, opts := range [][]snapshot.TakeOption{nil, {snapshot.WithClients()}} {
@@ -513,7 +528,11 @@ func TestOnCluster(t *testing.T) {
 	for _, name := range []string{"x", "y", "a{tag}b"} {
 		for _, id := range []string{"A", "B"} {
 			l := rratelimiter.NewClient(rdb, patient, rratelimiter.WithClientID(id)).RateLimiter(name,
-				rratelimiter.WithRate(rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Hour}))
+				rratelimiter.WithRate(rratelimiter.Rate{
+					Type:     rratelimiter.PerClient,
+					Permits:  10,
+					Interval: time.Hour,
+				}))
 			if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
 				t.Fatal(err)
 			}
@@ -567,7 +586,9 @@ func TestLargeLimiterIsReadFromOneServer(t *testing.T) {
 		})
 		defer rdb.Close()
 		s := take(t, rdb, "x", snapshot.WithClients())
-		others := slices.ContainsFunc(s.Shared.Permits.Records, func(r snapshot.Record) bool { return r.Member[0] == 'r' })
+		others := slices.ContainsFunc(s.Shared.Permits.Records, func(r snapshot.Record) bool {
+			return r.Member[0] == 'r'
+		})
 		if n := len(s.Shared.Permits.Records); n != 12_000 || others {
 			t.Errorf("%d records, some of them the replica's: %v", n, others)
 		}

@@ -49,8 +49,8 @@ With a COMMAND the exit code is the command's, or else:
   125  another error before the command was started (but 1 if a flag cannot be parsed)
   126  the command can't be run
   127  the command does not exist
-A signal during the wait ends the process by that signal. On a terminal, a line says after 1 s what the command waits for.
---timeout is the maximum wait for the permits; each reply of Redis may take 3 s.
+A signal during the wait ends the process by that signal. On a terminal, a line says after 1 s what the command waits
+for. --timeout is the maximum wait for the permits; each reply of Redis may take 3 s.
 
 Each waiting process calls Redis by itself. Many waiting processes cost more than one process that waits for all.`,
 		Example: `  rrl acquire orders
@@ -171,10 +171,14 @@ func (s *session) acquire(
 	case granted && !quiet && !s.json:
 		s.Say("%s: %s granted after %s", s.titled(l), render.Number(n, "permit"), render.Wait(waited))
 	case !granted && try:
-		return exit{exitDenied, fmt.Errorf("%s: not granted; try again in %s", s.titled(l), render.Wait(result.RetryAfter))}
+		return exit{
+			exitDenied,
+			fmt.Errorf("%s: not granted; try again in %s", s.titled(l), render.Wait(result.RetryAfter)),
+		}
 	case !granted:
 		return exit{
-			exitDenied, fmt.Errorf("%s: not granted: the permits are not free within %s", s.titled(l), render.Wait(timeout)),
+			exitDenied,
+			fmt.Errorf("%s: not granted: the permits are not free within %s", s.titled(l), render.Wait(timeout)),
 		}
 	}
 	return nil

@@ -34,7 +34,8 @@ func TestAcquireTakesPermits(t *testing.T) {
 		s.limiter("OAUTH", "1", "3600000", "0")
 		s.ok("acquire", "OAUTH", "--try")
 		s.fails(exitDenied, "OAUTH: not granted; try again in ", "acquire", "OAUTH", "--try")
-		s.fails(exitDenied, "x: not granted: the permits are not free within 10 ms", "acquire", "x", "3", "--timeout", "10ms")
+		s.fails(exitDenied, "x: not granted: the permits are not free within 10 ms", "acquire", "x", "3", "--timeout",
+			"10ms")
 		s.fails(1, "the rate is less than the requested permits (6); no request for more", "acquire", "x", "6")
 		s.fails(1, "rrl set sets a rate", "acquire", "nothing")
 		s.fails(1, "--try does not wait", "acquire", "x", "--try", "--timeout", "1s")

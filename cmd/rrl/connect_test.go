@@ -124,7 +124,8 @@ func TestErrorsNameWhereTheAddressComesFrom(t *testing.T) {
 		if code != 1 || out != "" || !strings.Contains(errs, c.part) || strings.Contains(errs, "hush") ||
 			strings.Count(errs, "\n") != 1 {
 			t.Errorf(
-				"RRL_REDIS=%s, %q: exit code %d, output %q, errors %q, want %q", c.variable, c.args, code, out, errs, c.part,
+				"RRL_REDIS=%s, %q: exit code %d, output %q, errors %q, want %q", c.variable, c.args, code, out, errs,
+				c.part,
 			)
 		}
 	}
@@ -232,7 +233,8 @@ func TestCommandsOnACluster(t *testing.T) {
 	code, out, errs := s.run("doctor")
 	version := nodes.Servers[0].Version()
 	contains(
-		t, out, nodes.Servers[0].Addr+": "+version+", ", nodes.Servers[2].Addr+": "+version+", ", "13 limiters looked at",
+		t, out, nodes.Servers[0].Addr+": "+version+", ", nodes.Servers[2].Addr+": "+version+", ",
+		"13 limiters looked at",
 		"cross-slot", "full-coverage", "orphaned-clients",
 	)
 	if code != 1 || errs != "" {

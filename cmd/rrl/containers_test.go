@@ -110,7 +110,8 @@ func TestTheManifestsFitRrl(t *testing.T) {
 			for _, port := range one.Ports {
 				ports[port.Name] = ":" + port.ContainerPort
 			}
-			if one.Liveness.HTTPGet.Port != "http" || one.Readiness.HTTPGet.Port != "http" || ports["http"] != values[http] ||
+			if one.Liveness.HTTPGet.Port != "http" || one.Readiness.HTTPGet.Port != "http" ||
+				ports["http"] != values[http] ||
 				len(ports) == 2 && ports["grpc"] != values["RRL_LISTEN"] {
 				t.Errorf("ports %v, probes %v and %v, variables %v", ports, one.Liveness, one.Readiness, values)
 			}
@@ -118,7 +119,8 @@ func TestTheManifestsFitRrl(t *testing.T) {
 				time.Duration(one.Readiness.TimeoutSeconds)*time.Second <= wait {
 				t.Errorf("/readyz may take %v, %v; the probe waits for %d s", wait, err, one.Readiness.TimeoutSeconds)
 			}
-			args := append(slices.Clone(one.Args), "--redis", server.URL(), "--timeout", "1m", "--listen", "127.0.0.1:0")
+			args := append(slices.Clone(one.Args), "--redis", server.URL(), "--timeout", "1m", "--listen",
+				"127.0.0.1:0")
 			if path, name := filepath.Split(values["RRL_RULES"]); name != "" {
 				if mount := one.VolumeMounts[0].MountPath + "/"; path != mount {
 					t.Errorf("the rules are in %s, the ConfigMap is mounted at %s", path, mount)
@@ -174,8 +176,8 @@ func TestTheVariablesOfThePageExist(t *testing.T) {
 	}
 }
 
-// The stages of the Dockerfile are copied from, the package that it builds is there, and the user is the one of the
-// manifests.
+// The stages of the Dockerfile are copied from, the package that it builds is there, and the user
+// is the one of the manifests.
 func TestTheDockerfileFitsTheCheckout(t *testing.T) {
 	text, err := os.ReadFile(containers + "Dockerfile")
 	if err != nil {
@@ -193,7 +195,8 @@ func TestTheDockerfileFitsTheCheckout(t *testing.T) {
 	if goes := has(`FROM golang:(\S+) AS build`); err != nil || !bytes.Contains(module, []byte("\ngo "+goes+".")) {
 		t.Errorf("it builds with Go %s, %v", goes, err)
 	}
-	if info, err := os.Stat(filepath.Join("../..", has(`    CGO_ENABLED=0 go build .* -o /out/rrl (\./\S+)`), "main.go")); err != nil ||
+	if info, err := os.Stat(filepath.Join("../..",
+		has(`    CGO_ENABLED=0 go build .* -o /out/rrl (\./\S+)`), "main.go")); err != nil ||
 		info.IsDir() {
 		t.Error(err)
 	}

@@ -67,7 +67,8 @@ func TestDemoOnEmbeddedServer(t *testing.T) {
 			t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 		}
 		contains(
-			t, out, "Limiter rrl-demo on embedded server, rate 50/s", "4 workers block in Acquire, 2 pollers try TryAcquire",
+			t, out, "Limiter rrl-demo on embedded server, rate 50/s",
+			"4 workers block in Acquire, 2 pollers try TryAcquire",
 			"Summary", "denied", "longest wait", "throughput", "limit           kept",
 		)
 		if strings.Contains(out, "Redisson") || strings.Contains(out, "\x1b") {
@@ -111,19 +112,21 @@ func TestDemoKeepsTheLimit(t *testing.T) {
 			{"--rate", "2000/250ms", "--lease", "10ms", "--workers", "0", "--pollers", "8"},
 		} {
 			t.Run(strings.Join(args, " "), func(t *testing.T) {
-				code, out, errs := runDemo(t, s.Client(), append([]string{"--redis", s.URL(), "--for", "600ms"}, args...)...)
+				code, out, errs := runDemo(t, s.Client(),
+					append([]string{"--redis", s.URL(), "--for", "600ms"}, args...)...)
 				if code != 0 {
 					t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 				}
 				contains(t, out, "limit           kept", "Redisson.create(config)")
 				if strings.Contains(out, "gone unseen") && slices.Contains(args, "--lease") {
-					// On a busy machine, polls are missed. What a lease gave back meanwhile counts as others'
-					// permits.
+					// On a busy machine, polls are missed. What a lease gave back meanwhile counts
+					// as others' permits.
 					s.Client().FlushDB(t.Context())
 					return
 				}
 				contains(t, out, "has removed it")
-				// Before the end, a busy machine may be late to count a grant of the demo as its own.
+				// Before the end, a busy machine may be late to count a grant of the demo as its
+				// own.
 				if _, summary, _ := strings.Cut(out, "Summary"); strings.Contains(summary, "\n  others ") {
 					t.Errorf("nobody else was there\n%s", out)
 				}
@@ -186,12 +189,14 @@ func TestTooHighGrantIsReported(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		code, out, errs := during(t, s, func(rdb *redis.Client) {
 			member, _ := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte("intruder"), 60)
-			rdb.ZAdd(t.Context(), "{rrl-demo}:permits", redis.Z{Score: float64(time.Now().UnixMilli()), Member: string(member)})
+			rdb.ZAdd(t.Context(), "{rrl-demo}:permits",
+				redis.Z{Score: float64(time.Now().UnixMilli()), Member: string(member)})
 		}, ": LIMIT NOT KEPT", "--rate", "50/5s") // so long that the demo sees the record on a busy machine, too
 		if code != 1 {
 			t.Fatalf("exit code %d, errors %q, output\n%s", code, errs, out)
 		}
-		contains(t, errs, "rrl: the limit was not kept: the window of 5s", "permits by their records, and the rate is 50/5s")
+		contains(t, errs, "rrl: the limit was not kept: the window of 5s",
+			"permits by their records, and the rate is 50/5s")
 		contains(
 			t, out, ": LIMIT NOT KEPT", "limit           NOT KEPT", "others          60 permits",
 			"others use it now, so it stays",
@@ -223,7 +228,8 @@ func TestRateChangedByOthers(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
 	code, out, errs := during(t, s, func(rdb *redis.Client) {
-		if err := rrltest.Client(rdb).RateLimiter("rrl-demo").SetRate(t.Context(), rratelimiter.PerSecond(10)); err != nil {
+		if err := rrltest.Client(rdb).RateLimiter("rrl-demo").SetRate(t.Context(),
+			rratelimiter.PerSecond(10)); err != nil {
 			t.Error(err)
 		}
 	}, "/10 granted")

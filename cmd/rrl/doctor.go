@@ -98,7 +98,8 @@ func (s *session) tell(r doctor.Report) error {
 		for _, one := range r.Servers {
 			s.Say("%s", one)
 		}
-		s.Say("%s looked at, %s", render.Number(int64(r.Limiters), "limiter"), render.Number(int64(len(r.Findings)), "finding"))
+		s.Say("%s looked at, %s",
+			render.Number(int64(r.Limiters), "limiter"), render.Number(int64(len(r.Findings)), "finding"))
 		for _, f := range r.Findings {
 			s.Say("")
 			s.Say("%s", s.headline(f))
@@ -113,7 +114,11 @@ func (s *session) tell(r doctor.Report) error {
 }
 
 func (s *session) headline(f doctor.Finding) string {
-	style := map[doctor.Severity]lipgloss.Style{doctor.Error: render.Bad, doctor.Warning: render.Warm, doctor.Note: render.Dim}[f.Severity]
+	style := map[doctor.Severity]lipgloss.Style{
+		doctor.Error:   render.Bad,
+		doctor.Warning: render.Warm,
+		doctor.Note:    render.Dim,
+	}[f.Severity]
 	about := f.Server
 	if f.About {
 		about = render.Printable(f.Name)

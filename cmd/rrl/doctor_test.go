@@ -81,7 +81,8 @@ func TestDoctorFindsWhatIsWrongWithLimiters(t *testing.T) {
 			}},
 			{"mixed-formats", "error", "WithRecordFormat", func() {
 				s.limiter("x", "10", "60000", "0")
-				s.state("x", "", "7", -5, rrltest.JavaRecord(rratelimiter.Redisson313, 1), -6, rrltest.GoRecord("abc", 2))
+				s.state("x",
+					"", "7", -5, rrltest.JavaRecord(rratelimiter.Redisson313, 1), -6, rrltest.GoRecord("abc", 2))
 			}},
 			{"unknown-records", "warning", "{x}:permits", func() {
 				s.limiter("x", "10", "60000", "0")

@@ -53,7 +53,8 @@ func readEnvironment(cmd *cobra.Command) (err error) {
 		}
 		flag.Annotations = map[string][]string{byVariable: {variable}}
 		if bad := flags.Set(flag.Name, text); bad != nil {
-			err = cmp.Or(err, fmt.Errorf("%s: %s; see %s --help", variable, connect.Redacted(bad.Error()), cmd.CommandPath()))
+			err = cmp.Or(err,
+				fmt.Errorf("%s: %s; see %s --help", variable, connect.Redacted(bad.Error()), cmd.CommandPath()))
 		}
 	})
 	return err

@@ -119,7 +119,8 @@ func TestVariablesOfACommand(t *testing.T) {
 	for variable, c := range map[string]struct{ value, errs string }{
 		"RRL_TIMEOUT": {
 			"soon",
-			`rrl: RRL_TIMEOUT: invalid argument "soon" for "--timeout" flag: must be a duration like "30s" or "5m"; see rrl export --help` + "\n",
+			`rrl: RRL_TIMEOUT: invalid argument "soon" for "--timeout" flag: ` +
+				`must be a duration like "30s" or "5m"; see rrl export --help` + "\n",
 		},
 		"RRL_EVERY": {"-1s", "rrl: --every: -1s is negative (RRL_EVERY sets --every)\n"},
 		"RRL_QUOTED": {

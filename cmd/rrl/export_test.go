@@ -22,7 +22,11 @@ func TestExportRefusesWhatItCannotDo(t *testing.T) {
 
 // The URL of a listener on all addresses is one that the page answers.
 func TestServedOnAllAddresses(t *testing.T) {
-	for address, want := range map[string]string{"127.0.0.1:0": "http://127.0.0.1:", "[::1]:0": "http://[::1]:", ":0": "http://localhost:"} {
+	for address, want := range map[string]string{
+		"127.0.0.1:0": "http://127.0.0.1:",
+		"[::1]:0":     "http://[::1]:",
+		":0":          "http://localhost:",
+	} {
 		listener, err := net.Listen("tcp", address)
 		if err != nil {
 			if address == "[::1]:0" {
@@ -61,7 +65,8 @@ func TestServersStartWhileRedisIsAway(t *testing.T) {
 				awaitStatus(ctx, t, url+"/readyz", http.StatusOK)
 			}, append(args, "--redis", server.URL())...)
 			first, second, _ := strings.Cut(errs, "\n")
-			if code != 0 || !strings.HasPrefix(first, "rrl: Redis does not answer, another attempt follows each second: ") ||
+			if code != 0 ||
+				!strings.HasPrefix(first, "rrl: Redis does not answer, another attempt follows each second: ") ||
 				!strings.HasSuffix(second, server.Addr+" answers\n") || strings.Count(second, "\n") != 1 {
 				t.Errorf("%q: exit code %d, %s", args, code, errs)
 			}
@@ -73,7 +78,8 @@ func TestServersStartWhileRedisIsAway(t *testing.T) {
 func awaitStatus(ctx context.Context, t *testing.T, url string, want int) {
 	t.Helper()
 	got := 0
-	for deadline := time.Now().Add(time.Minute); got != want && ctx.Err() == nil && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); got != want && ctx.Err() == nil &&
+		time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if response, err := http.Get(url); err == nil {
 			response.Body.Close()
 			got = response.StatusCode

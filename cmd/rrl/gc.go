@@ -72,7 +72,13 @@ func (s *session) gc(ctx context.Context, idle time.Duration, yes bool) error {
 		}
 		if s.json {
 			removed := yes && one.Left == nil
-			if err := s.Emit(jsonCollected{render.NameOf(one.Name), one.Client, one.Limiter, removed, keysOf(one.Left)}); err != nil {
+			if err := s.Emit(jsonCollected{
+				render.NameOf(one.Name),
+				one.Client,
+				one.Limiter,
+				removed,
+				keysOf(one.Left),
+			}); err != nil {
 				return err
 			}
 			continue

@@ -28,7 +28,8 @@ func (s *session) allNamed(args []string) (names []string, err error) {
 // addPattern adds the flag --match.
 func addPattern(cmd *cobra.Command, pattern *string) {
 	cmd.Flags().
-		StringVar(pattern, "match", "", "all limiters whose name matches `PATTERN` (as in Redis: * ? [a-z]), in place of a NAME")
+		StringVar(pattern, "match", "",
+			"all limiters whose name matches `PATTERN` (as in Redis: * ? [a-z]), in place of a NAME")
 }
 
 // orPattern accepts a pattern, or else the arguments that names accepts.

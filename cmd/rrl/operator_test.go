@@ -37,7 +37,8 @@ func TestPerClientLimiters(t *testing.T) {
 		if !regexp.MustCompile(`(?m)^one +7 +1 .* yes$`).MatchString(text) {
 			t.Errorf("it shows\n%s", text)
 		}
-		if all := objects(t, s.ok("show", "pc", "--client", "all", "--json")); len(all) != 2 || all[0]["client"] != "one" ||
+		if all := objects(t, s.ok("show", "pc", "--client", "all", "--json")); len(all) != 2 ||
+			all[0]["client"] != "one" ||
 			all[1]["available"] != 9. {
 			t.Errorf("it shows %v", all)
 		}
@@ -103,7 +104,8 @@ func TestManyLimitersByPattern(t *testing.T) {
 		s.fails(1, "api:pc is a PER_CLIENT limiter: select a client", "reset", "--match", "api:*", "--yes")
 		all := []string{"reset", "--match", "api:*", "--client", "all"}
 		contains(
-			t, s.ok(all...), "api:a: to be reset: 3 permits", "api:b: to be reset", "api:pc of one: to be reset: 4 permits",
+			t, s.ok(all...), "api:a: to be reset: 3 permits", "api:b: to be reset",
+			"api:pc of one: to be reset: 4 permits",
 			"Nothing was changed. --yes does it.\n",
 		)
 		if n := used(); n != 13 {
@@ -163,18 +165,22 @@ f            10/s      OVERALL    10       0        0  -      also has fields of
 			t.Errorf("it lists\n%s\nwant\n%s", got, want)
 		}
 		rows := objects(t, s.ok("ls", "--json", "[a-d]*"))
-		if len(rows) != 4 || rows[1]["used"] != 1500. || rows[1]["consistent"] != true || rows[2]["consistent"] != false ||
-			rows[0]["ttl_ms"].(float64) < 80*60_000 || rows[3]["name_base64"] != "ZAD/" || rows[3]["name"] != `"d\x00\xff"` {
+		if len(rows) != 4 || rows[1]["used"] != 1500. || rows[1]["consistent"] != true ||
+			rows[2]["consistent"] != false ||
+			rows[0]["ttl_ms"].(float64) < 80*60_000 || rows[3]["name_base64"] != "ZAD/" ||
+			rows[3]["name"] != `"d\x00\xff"` {
 			t.Errorf("as JSON it lists %v", rows)
 		}
-		for _, name := range []string{"", "\xff", "{", "a{b", "{x}", "\u202e", "*", "--", "-x"} { // names that Redis accepts
+		// names that Redis accepts
+		for _, name := range []string{"", "\xff", "{", "a{b", "{x}", "\u202e", "*", "--", "-x"} {
 			quoted := strconv.Quote(name)
 			s.ok("set", "--quoted", quoted, "5/s")
 			if one := objects(t, s.ok("show", "--quoted", quoted, "--json"))[0]; one["available"] != 5. {
 				t.Errorf("%s is %v", quoted, one)
 			}
 			if text := s.ok("show", "--quoted", quoted); !strings.HasPrefix(text, name+"\n") &&
-				!strings.HasPrefix(text, quoted+"\n") || strings.Contains(text, "\xff") || strings.Contains(text, "\u202e") {
+				!strings.HasPrefix(text, quoted+"\n") || strings.Contains(text, "\xff") ||
+				strings.Contains(text, "\u202e") {
 				t.Errorf("%s is shown as %q", quoted, text)
 			}
 		}
@@ -200,7 +206,8 @@ func TestLsOfManyKeysDoesNotBlockRedis(t *testing.T) {
 		t.Errorf("%d limiters are found", len(rows))
 	}
 	calls := map[string]int{}
-	for _, found := range regexp.MustCompile(`cmdstat_(\S+?):calls=(\d+)`).FindAllStringSubmatch(s.rdb.Info(t.Context(), "commandstats").Val(), -1) {
+	for _, found := range regexp.MustCompile(`cmdstat_(\S+?):calls=(\d+)`).FindAllStringSubmatch(
+		s.rdb.Info(t.Context(), "commandstats").Val(), -1) {
 		calls[found[1]], _ = strconv.Atoi(found[2])
 	}
 	if calls["keys"] > 0 || calls["scan"] < 110 || calls["evalsha"] > 2*55 {
@@ -230,7 +237,8 @@ func TestSetKeepsWhatIsNotSaid(t *testing.T) {
 		}
 		s.fails(1, "new has no interval yet: give one, such as 0/s", "set", "new", "0")
 		s.limiter("broken", "ten", "60000", "0")
-		if got := s.ok("set", "broken", "10/m"); got != "broken: 10/m, in place of one that can't be used: its rate is no whole number\n" {
+		if got := s.ok("set", "broken", "10/m"); got !=
+			"broken: 10/m, in place of one that can't be used: its rate is no whole number\n" {
 			t.Errorf("where there is a broken rate it says %q", got)
 		}
 		s.limiter("pc", "50", "abc", "1", "keepAliveTime", "3600000")
@@ -245,7 +253,8 @@ func TestSetKeepsWhatIsNotSaid(t *testing.T) {
 			t.Errorf("grants were forgotten: %v", one)
 		}
 		changed := objects(t, s.ok("set", "x", "5/s", "--reset", "--json"))[0]
-		if changed["change"] != "changed" || changed["old"].(map[string]any)["rate"] != "50/m" || changed["reset"] != true {
+		if changed["change"] != "changed" || changed["old"].(map[string]any)["rate"] != "50/m" ||
+			changed["reset"] != true {
 			t.Errorf("as JSON it says %v", changed)
 		}
 		if one := objects(t, s.ok("show", "x", "--json"))[0]; one["available"] != 5. || one["live_records"] != 0. {
@@ -309,8 +318,10 @@ func TestRmLeavesAloneWhatIsNoLimiter(t *testing.T) {
 		s.state("rateless", "", "5")
 		s.fails(1, "no terminal to ask for confirmation", "rm", "rateless")
 		code, out, errs := s.run("rm", "a", "half", "b", "used", "rateless", "--yes")
-		if code != 1 || out != "half: removed\n"+
-			"used: removed, but another program uses a key: \"{used}:permits\" is a list, not a zset\nrateless: removed\n" || errs != "rrl: there is no limiter a, nor b\n" {
+		const removed = "half: removed\n" +
+			"used: removed, but another program uses a key: \"{used}:permits\" is a list, not a zset\n" +
+			"rateless: removed\n"
+		if code != 1 || out != removed || errs != "rrl: there is no limiter a, nor b\n" {
 			t.Errorf("exit code %d, output %q, errors %q", code, out, errs)
 		}
 		s.fails(1, "there is no limiter a", "rm", "a") // without a confirmation
@@ -421,16 +432,26 @@ func TestKeysOfAnotherProgramStayAndAreNamed(t *testing.T) {
 				!strings.Contains(fmt.Sprint(row["fault"]), "WRONGTYPE") {
 				t.Errorf("ls: %v", row)
 			}
-			for _, args := range [][]string{{"repair", "x", "--yes"}, {"reset", "x", "--yes"}, {"repair", "x"}, {"reset", "x"}} {
+			for _, args := range [][]string{
+				{"repair", "x", "--yes"},
+				{"reset", "x", "--yes"},
+				{"repair", "x"},
+				{"reset", "x"},
+			} {
 				s.fails(1, "x: nothing was changed: another program uses a key: "+named, args...)
 			}
 			if n := s.rdb.DBSize(t.Context()).Val(); n != 3 {
 				t.Errorf("%d keys are left of 3", n)
 			}
 			data := s.snapshotOf("whole")
-			for _, args := range [][]string{{"--as", "x"}, {"--as", "x", "--replace"}, {"--as", "x", "--replace", "--dry-run"}} {
+			for _, args := range [][]string{
+				{"--as", "x"},
+				{"--as", "x", "--replace"},
+				{"--as", "x", "--replace", "--dry-run"},
+			} {
 				code, out, errs := s.with(data, append([]string{"restore"}, args...)...)
-				if code != 1 || out != "" || !strings.Contains(errs, "wrong type of key") || !strings.Contains(errs, key) ||
+				if code != 1 || out != "" || !strings.Contains(errs, "wrong type of key") ||
+					!strings.Contains(errs, key) ||
 					strings.Count(errs, "\n") != 1 {
 					t.Errorf("restore %q: exit code %d, output %q, errors %q", args, code, out, errs)
 				}
@@ -451,8 +472,10 @@ func TestKeysOfAnotherProgramStayAndAreNamed(t *testing.T) {
 			if code != 1 || !strings.HasPrefix(out, "x of two: reset") || !strings.Contains(errs, named) {
 				t.Errorf("a reset of two clients: exit code %d, output %q, errors %q", code, out, errs)
 			}
-			contains(t, s.ok("gc", "--yes"), "x of one: kept, because another program uses a key: "+named, "nothing to remove")
-			if did := objects(t, s.ok("gc", "--json"))[0]; did["removed"] != false || fmt.Sprint(did["left"]) != "["+key+"]" {
+			contains(t, s.ok("gc", "--yes"), "x of one: kept, because another program uses a key: "+named,
+				"nothing to remove")
+			if did := objects(t, s.ok("gc", "--json"))[0]; did["removed"] != false ||
+				fmt.Sprint(did["left"]) != "["+key+"]" {
 				t.Errorf("gc says %v", did)
 			}
 			contains(t, s.ok("rm", "x", "--yes"), "x: removed, but another program uses a key: "+named)
@@ -485,7 +508,8 @@ func TestRepairRefusesWhatBlocksALimiter(t *testing.T) {
 			s.state("x", "", "97", c.at, rrltest.GoRecord("abc", 665_670_570), -10, rrltest.GoRecord("xyz", 3))
 			s.fails(
 				1,
-				"x: not repaired: "+c.want+"; rrl reset --yes removes the records; rrl repair --force --yes repairs nevertheless",
+				"x: not repaired: "+c.want+
+					"; rrl reset --yes removes the records; rrl repair --force --yes repairs nevertheless",
 				"repair", "x", "--yes",
 			)
 			contains(t, s.ok("repair", "x"), "x: not to be repaired: "+c.want, "--force")
@@ -524,7 +548,11 @@ func TestRepairJudgesByWhatIsLive(t *testing.T) {
 			refused, told string
 		}{
 			{0, "", "free permits 10 -> 1, with 90 permits in 1 record, of which 90 have expired"},
-			{1, "", "free permits 10 -> 0, with 91 permits in 2 records, of which 90 have expired; no permit is free then for "},
+			{
+				1,
+				"",
+				"free permits 10 -> 0, with 91 permits in 2 records, of which 90 have expired; no permit is free then for ",
+			},
 			{3, "1 live record holds 3 permits at a rate of 1/m: the limiter would have no free permit for ", ""},
 		} {
 			s.must(s.rdb.FlushDB(t.Context()).Err())
@@ -595,7 +623,8 @@ func TestJSONHoldsNothingThatATerminalInterprets(t *testing.T) {
 		quoted := strconv.Quote(odd)
 		for _, args := range [][]string{
 			{"ls", "--client", "all"}, {"show", "--quoted", quoted, "--client", "all"}, {"doctor"}, {"gc"},
-			{"reset", "--quoted", quoted, "--client", "all"}, {"snapshot", "--quoted", quoted}, {"restore", "--replace"},
+			{"reset", "--quoted", quoted, "--client", "all"}, {"snapshot", "--quoted", quoted},
+			{"restore", "--replace"},
 			{"apply", "-f", "-"}, {"rm", "--quoted", quoted, "--yes"},
 		} {
 			input := data
@@ -609,7 +638,8 @@ func TestJSONHoldsNothingThatATerminalInterprets(t *testing.T) {
 			if at := strings.IndexFunc(out, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }); at >= 0 {
 				t.Errorf("%q writes %q", args, out)
 			}
-			if all := objects(t, out); args[0] == "ls" && (len(all) != 1 || all[0]["name"] != odd || all[0]["client"] != odd) {
+			if all := objects(t, out); args[0] == "ls" &&
+				(len(all) != 1 || all[0]["name"] != odd || all[0]["client"] != odd) {
 				t.Errorf("read again it is %q", all)
 			}
 		}
@@ -630,12 +660,14 @@ func TestGcRemovesWhatClientsLeft(t *testing.T) {
 		s.state("pc", "recent", "9", -60_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1))
 		s.state("pc", "gone", "9", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1))
 		s.limiter("broken", "10", "0", "1")
-		s.state("broken", "gone", "9", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1)) // may count for a day
+		// may count for a day
+		s.state("broken", "gone", "9", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 1))
 		s.state("nothing", "empty", "10")
 		// the interval is unknown
 		s.state("nothing", "recent", "0", -7_200_000, rrltest.JavaRecord(rratelimiter.Redisson321, 10))
 		s.state("nothing", "older", "0", -32*24*3_600_000, rrltest.JavaRecord(rratelimiter.Redisson321, 10))
-		s.state("price:value:eur", "", "7", -100, rrltest.JavaRecord(rratelimiter.Redisson321, 3)) // all clients share it
+		// all clients share it
+		s.state("price:value:eur", "", "7", -100, rrltest.JavaRecord(rratelimiter.Redisson321, 3))
 		s.state("pc", "leaving", "10")
 		s.must(s.rdb.PExpire(t.Context(), "{pc}:value:leaving", time.Hour).Err())
 		before := s.rdb.DBSize(t.Context()).Val()
@@ -666,7 +698,8 @@ func TestSnapshotAndRestore(t *testing.T) {
 		s.state("b", "one", "4", -100, rrltest.GoRecord("abc", 1))
 		data := s.ok("snapshot", "a", "b", "--note", "for a test")
 		contains(t, s.ok("snapshot", "a", "--text"), `limiter "a"`, "3 by Go")
-		if one := objects(t, s.ok("snapshot", "b", "--json"))[0]; one["name"] != "b" || len(one["states"].([]any)) != 2 {
+		if one := objects(t, s.ok("snapshot", "b", "--json"))[0]; one["name"] != "b" ||
+			len(one["states"].([]any)) != 2 {
 			t.Errorf("as JSON it is %v", one)
 		}
 		restored := func(code int, part string, args ...string) {
@@ -728,7 +761,8 @@ limits:
 		apply(0, want)
 		apply(
 			0,
-			strings.NewReplacer("90/s -> 100/s", "100/s, as before", ", new", ", as before", "~", "=", "+", "=").Replace(want)+
+			strings.NewReplacer("90/s -> 100/s",
+				"100/s, as before", ", new", ", as before", "~", "=", "+", "=").Replace(want)+
 				"0 of 4 limiters would be changed\n",
 			"--diff",
 		)
@@ -746,7 +780,8 @@ limits:
 			t.Error("a file with a fault has set something")
 		}
 		s.fails(1, "rrl apply needs -f FILE", "apply")
-		if code, out, errs := s.with("limits: {b: {rate: 5/s per client, per-client: true}}", "apply", "-f", "-"); code != 0 ||
+		if code, out, errs := s.with("limits: {b: {rate: 5/s per client, per-client: true}}",
+			"apply", "-f", "-"); code != 0 ||
 			out != "+ b: 5/s per client, new\n" {
 			t.Errorf("said twice alike: exit code %d, output %q, errors %q", code, out, errs)
 		}
@@ -770,7 +805,8 @@ func TestOnATerminal(t *testing.T) {
 		t.Errorf("with NO_COLOR it says %q", out)
 	}
 	for _, answer := range []string{"", "n\n", "what\n"} {
-		if code, _, errs := s.with(answer, "rm", "x"); code != 1 || !strings.HasPrefix(errs, "Remove x (10/h)? [y/N] ") ||
+		if code, _, errs := s.with(answer, "rm", "x"); code != 1 ||
+			!strings.HasPrefix(errs, "Remove x (10/h)? [y/N] ") ||
 			!strings.Contains(errs, "x was not removed: not confirmed") {
 			t.Errorf("answered %q: exit code %d, %q", answer, code, errs)
 		}
@@ -931,7 +967,8 @@ func TestRestoreGoesOnBehindALimiterThatIsThere(t *testing.T) {
 
 func TestWatchTellsThatRedisDoesNotAnswer(t *testing.T) {
 	s := redistest.Real(t)
-	if err := rrltest.Client(s.Client()).RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerSecond(5)); err != nil {
+	if err := rrltest.Client(s.Client()).RateLimiter("orders").SetRate(t.Context(),
+		rratelimiter.PerSecond(5)); err != nil {
 		t.Fatal(err)
 	}
 	defer s.Resume()
@@ -965,7 +1002,8 @@ func hung(t *testing.T) shop {
 func TestCommandsEndIfRedisHangs(t *testing.T) {
 	s := hung(t)
 	for _, args := range [][]string{
-		{"doctor", "x"}, {"show", "x"}, {"ls"}, {"set", "x", "5/h"}, {"repair", "x"}, {"snapshot", "x"}, {"gc"}, {"serve"},
+		{"doctor", "x"}, {"show", "x"}, {"ls"}, {"set", "x", "5/h"}, {"repair", "x"}, {"snapshot", "x"}, {"gc"},
+		{"serve"},
 	} {
 		began := time.Now()
 		code, out, errs := s.run(append(args, "--timeout", "400ms")...)
@@ -973,7 +1011,8 @@ func TestCommandsEndIfRedisHangs(t *testing.T) {
 		want := fmt.Sprintf(text, s.s.Addr)
 		if code != 1 || out != "" || errs != want || time.Since(began) > 14*time.Second { // it was 15 s
 			t.Errorf(
-				"rrl %q: exit code %d after %v, output %q, errors\n%s\nwant\n%s", args, code, time.Since(began), out, errs, want,
+				"rrl %q: exit code %d after %v, output %q, errors\n%s\nwant\n%s", args, code, time.Since(began), out,
+				errs, want,
 			)
 		}
 	}

@@ -39,7 +39,8 @@ undo the release. repair reads all records in one step: 100,000 of them block Re
 		done: "repaired", do: (*connect.Limiter).Repair,
 		tell: func(did rratelimiter.Repaired, v *survey.Survey) string {
 			text := fmt.Sprintf(
-				"%s; free permits %s -> %s, with %s in %s", did.Fault, render.Thousands(did.Was), render.Thousands(did.Free),
+				"%s; free permits %s -> %s, with %s in %s", did.Fault, render.Thousands(did.Was),
+				render.Thousands(did.Free),
 				render.Number(did.Permits, "permit"), render.Number(int64(did.Records), "record"),
 			)
 			if v.Expired.Permits > 0 {
@@ -58,7 +59,8 @@ undo the release. repair reads all records in one step: 100,000 of them block Re
 		},
 	})
 	cmd.Flags().
-		BoolVar(&force, "force", false, "repair even if the limiter would then have no free permit for more than 9/8 of an interval, or if the live records hold more than twice the rate")
+		BoolVar(&force, "force", false,
+			"repair even if the limiter would then have no free permit for more than 9/8 of an interval, or if the live records hold more than twice the rate")
 	return cmd
 }
 

@@ -68,13 +68,13 @@ Each flag of a command can also be set by an environment variable: RRL_ and its 
 RRL_REDIS for --redis, RRL_DENY_CACHE for --deny-cache, and RRL_JSON=true for --json. A flag that is given wins. Only
 --redis of demo and simulate, which need no server, has no variable.
 
-Commands on a live Redis use the server of --redis, or else localhost:6379. Passwords come from the address, or else from
-the environment (RRL_PASSWORD or REDISCLI_AUTH; not for demo and simulate). Times are those of Redis's clock, not this
-host's (except restore --now). Commands on a live Redis take the flags below, before or after the command. If a reply of
+Commands on a live Redis use the server of --redis, or else localhost:6379. Passwords come from the address, or else
+from the environment (RRL_PASSWORD or REDISCLI_AUTH; not for demo and simulate). Times are those of Redis's clock, not
+this host's (except restore --now). Commands on a live Redis take the flags below, before or after the command. If a reply of
 Redis takes longer than a second, a line says so; after --timeout the command fails.
 
-Exit codes: 0 done; 1 an error, or doctor found an error or a warning, or show or check-rules found an error; 2 apply --diff
-found differences. acquire has 124 and more: see rrl acquire --help.`,
+Exit codes: 0 done; 1 an error, or doctor found an error or a warning, or show or check-rules found an error; 2 apply
+--diff found differences. acquire has 124 and more: see rrl acquire --help.`,
 		Version:       version(debug.ReadBuildInfo()),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -98,7 +98,8 @@ found differences. acquire has 124 and more: see rrl acquire --help.`,
 		text := err.Error()
 		if parts := negative.FindStringSubmatch(text); parts != nil {
 			text = fmt.Sprintf(
-				`%s is neither a number of permits nor a rate; a name that begins with - is --quoted '"%s"'`, parts[1], parts[1],
+				`%s is neither a number of permits nor a rate; a name that begins with - is --quoted '"%s"'`, parts[1],
+				parts[1],
 			)
 		}
 		return fmt.Errorf("%s; see %s --help", connect.Redacted(text), cmd.CommandPath())
@@ -111,7 +112,11 @@ found differences. acquire has 124 and more: see rrl acquire --help.`,
 		id, title string
 		commands  []*cobra.Command
 	}{
-		{"look", "Look at limiters:", []*cobra.Command{newLs(), newShow(), newWatch(), newServe(), newExport(), newDoctor()}},
+		{
+			"look",
+			"Look at limiters:",
+			[]*cobra.Command{newLs(), newShow(), newWatch(), newServe(), newExport(), newDoctor()},
+		},
 		{
 			"use", "Set rates, take and give back permits:",
 			[]*cobra.Command{newSet(), newApply(), newAcquire(), newRelease(), newCheckRules(), newRls()},

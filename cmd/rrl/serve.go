@@ -54,7 +54,8 @@ rebinding).`,
 	})
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8580", "`address` of the page: host:port")
 	cmd.Flags().
-		StringSliceVar(&hosts, "host", nil, "also accept this `name` in the Host header, as a proxy may send it; may be repeated")
+		StringSliceVar(&hosts, "host", nil,
+			"also accept this `name` in the Host header, as a proxy may send it; may be repeated")
 	c.addFlags(cmd)
 	return cmd
 }

@@ -186,7 +186,8 @@ func (s *session) states(ctx context.Context, name string) ([]*connect.Limiter, 
 		return []*connect.Limiter{shared}, nil
 	case s.client == "":
 		return nil, fmt.Errorf(
-			"%s is a PER_CLIENT limiter: select a client by --client ID, or all by --client all", render.Printable(name),
+			"%s is a PER_CLIENT limiter: select a client by --client ID, or all by --client all",
+			render.Printable(name),
 		)
 	case s.client != survey.Everyone:
 		return []*connect.Limiter{s.Limiter(name, s.client)}, nil

@@ -27,7 +27,8 @@ func newSet() *cobra.Command {
 		Long: `set sets the rate of a limiter, whether it had one or not. RATE is permits/interval: 100/s, 5/250ms, 1000/hour. The
 units are ms, s, m, h and d, or sec, second, min, minute, hour and day. Grants that are younger than the new interval
 count against the new rate, unless --reset is given or the type changes: then they are forgotten. The type (whether each
-client has its own permits) and the keep-alive change only if a flag or RATE ("50/s per client keep-alive 1h") sets them.
+client has its own permits) and the keep-alive change only if a flag or RATE ("50/s per client keep-alive 1h") sets
+them.
 
 RATE 0 refuses every request until another rate is set. It keeps the interval, so that no grant is forgotten.
 
@@ -80,7 +81,8 @@ A service replaces this rate if it calls setRate at its start, or, with WithEnfo
 		s.Say("%s", changeText(change))
 		return nil
 	})
-	cmd.Flags().BoolVar(&perClient, "per-client", false, "each client has its own permits; =false: all clients share them")
+	cmd.Flags().BoolVar(&perClient, "per-client", false,
+		"each client has its own permits; =false: all clients share them")
 	cmd.Flags().DurationVar(&keepAlive, "keep-alive", 0, "TTL of the limiter after its last use; 0: none")
 	cmd.Flags().BoolVar(&reset, "reset", false, "forget live grants")
 	c.addFlags(cmd)

@@ -68,7 +68,8 @@ func (s shop) fails(code int, part string, args ...string) {
 	got, out, errs := s.run(args...)
 	if got != code || !strings.Contains(errs, part) || strings.Count(errs, "\n") != 1 {
 		s.t.Errorf(
-			"rrl %q: exit code %d, want %d; errors %q, want %q in one line; output %q", args, got, code, errs, part, out,
+			"rrl %q: exit code %d, want %d; errors %q, want %q in one line; output %q", args, got, code, errs, part,
+			out,
 		)
 	}
 }

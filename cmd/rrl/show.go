@@ -29,9 +29,9 @@ func newShow() *cobra.Command {
 		Long: `show prints the state of a limiter in Redis. It reads every record, some at a time, and changes nothing.
 
 Records of Go clients contain the client's tag; all others are Java's, or of unknown origin. The time axis goes from
-one interval ago to now. Records of Go clients that are dated ahead may be leases (WithLease), of which a part is unused.
-Free permits and permits in records must add up to the rate: if they don't, rrl doctor has advice. Of a PER_CLIENT
-limiter it shows a line for each client; --client ID shows one of them in full.
+one interval ago to now. Records of Go clients that are dated ahead may be leases (WithLease), of which a part is
+unused. Free permits and permits in records must add up to the rate: if they don't, rrl doctor has advice. Of a
+PER_CLIENT limiter it shows a line for each client; --client ID shows one of them in full.
 
 If no call on the limiter works, because its rate can't be used or another program uses one of its keys, show says so
 and exits with code 1.`,
@@ -167,13 +167,21 @@ type jsonFormat struct {
 
 func viewOf(v *survey.Survey) jsonView {
 	j := jsonView{
-		JSONName: render.NameOf(v.Name), Client: v.Client, Fields: v.Fields, Available: v.Available, Used: v.Live.Permits,
+		JSONName:    render.NameOf(v.Name),
+		Client:      v.Client,
+		Fields:      v.Fields,
+		Available:   v.Available,
+		Used:        v.Live.Permits,
 		LiveRecords: v.Live.Records, ExpiredRecords: v.Expired.Records, ExpiredPermits: v.Expired.Permits,
 		AheadRecords: v.Open.Records, AheadPermits: v.Open.Permits, FutureRecords: v.Future.Records,
 		FuturePermits: v.Future.Permits, ServerTime: v.At.UTC(),
 		TTLMs: v.Keys[0].TTL.Milliseconds(), StateTTLMs: v.Keys[1].TTL.Milliseconds(),
-		Consistent: v.Fault == nil && v.Consistent(), Drift: v.Drift, OneStep: v.OneStep, Axis: v.Bins, Guess: v.Guess(),
-		Writers: []jsonWriter{}, Formats: []jsonFormat{},
+		Consistent: v.Fault == nil && v.Consistent(),
+		Drift:      v.Drift,
+		OneStep:    v.OneStep,
+		Axis:       v.Bins,
+		Guess:      v.Guess(),
+		Writers:    []jsonWriter{}, Formats: []jsonFormat{},
 	}
 	if v.Fault != nil {
 		j.Fault = survey.Reason(v.Fault)
@@ -260,7 +268,8 @@ func (s *session) describe(v *survey.Survey) {
 		line("", "the next permit is free in %s", render.Lasting(*v.RetryAfter))
 	}
 	line(
-		"in use", "%s in %s", render.Number(v.Live.Permits, "permit"), render.Number(int64(v.Live.Records), "live record"),
+		"in use", "%s in %s", render.Number(v.Live.Permits, "permit"),
+		render.Number(int64(v.Live.Records), "live record"),
 	)
 	if v.Live.Records > 0 {
 		line("", "granted from %s to %s", render.Ago(v.Oldest, v.At), render.Ago(v.Newest, v.At))
@@ -277,7 +286,8 @@ func (s *session) describe(v *survey.Survey) {
 		if i == 0 {
 			what = "by writer"
 		}
-		line(what, "%-20s%s in %s", w.Text(), render.Number(w.Permits, "permit"), render.Number(int64(w.Records), "record"))
+		line(what, "%-20s%s in %s", w.Text(), render.Number(w.Permits, "permit"),
+			render.Number(int64(w.Records), "record"))
 	}
 	for i, f := range v.Forms {
 		what := ""
@@ -314,7 +324,8 @@ func (s *session) describe(v *survey.Survey) {
 		line("adds up", "yes: no grant is stored, and all permits are free")
 	case v.Consistent():
 		line("adds up", "%s", s.Paint(render.Good, fmt.Sprintf("yes: %s stored as free + %s in records = %s",
-			render.Thousands(v.Free), render.Thousands(v.Live.Permits+v.Expired.Permits), render.Thousands(v.Rate.Permits))))
+			render.Thousands(v.Free), render.Thousands(v.Live.Permits+v.Expired.Permits),
+			render.Thousands(v.Rate.Permits))))
 	case !v.OneStep:
 		line(
 			"adds up", "unknown: the records were read in several steps; rrl doctor checks up to 100,000 records in one step",
@@ -403,7 +414,8 @@ func (s *session) showClients(ctx context.Context, shared *connect.Limiter, rate
 			sum = s.Paint(render.Bad, "NO")
 		}
 		t.Rows = append(t.Rows, []string{
-			render.Printable(v.Client), free, render.Thousands(int64(records)), last, render.Lasting(v.Keys[1].TTL), sum,
+			render.Printable(v.Client), free, render.Thousands(int64(records)), last, render.Lasting(v.Keys[1].TTL),
+			sum,
 		})
 	}
 	t.Write(s.Output)

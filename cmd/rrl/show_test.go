@@ -25,7 +25,8 @@ func TestShowTellsAllAboutALimiter(t *testing.T) {
 	onShops(t, func(t *testing.T, s shop) {
 		s.limiter("orders", "20", "60000", "0", "keepAliveTime", "0")
 		s.state(
-			"orders", "", "7", -60500, rrltest.JavaRecord(rratelimiter.Redisson321, 1), -50000, rrltest.GoRecord("abc", 2),
+			"orders", "", "7", -60500, rrltest.JavaRecord(rratelimiter.Redisson321, 1), -50000,
+			rrltest.GoRecord("abc", 2),
 			-30000, rrltest.GoRecord("abc", 3), -100, rrltest.GoRecord("xyz", 4), -200,
 			rrltest.Record(rratelimiter.Redisson321, "fedcba9876543210", 3),
 		)
@@ -149,7 +150,8 @@ func TestShowMarksWhatMayBeALease(t *testing.T) {
 		bucket := func(id string, permits byte) string { return "\x0c" + id + string([]byte{permits, 0, 0, 0}) }
 		s.limiter("orders", "100", "60000", "0")
 		s.state(
-			"orders", "", "60", 5000, bucket("Goabc\x28\x00\x00\x00123", 10), 5000, bucket("Goxyz\x28\x00\x00\x00123", 20), -100,
+			"orders", "", "60", 5000, bucket("Goabc\x28\x00\x00\x00123", 10), 5000,
+			bucket("Goxyz\x28\x00\x00\x00123", 20), -100,
 			bucket("Goabc\x28\x00\x00\x00124", 4), 900, rrltest.GoRecord("abc", 3), 900,
 			rrltest.JavaRecord(rratelimiter.Redisson317, 3),
 		)
@@ -158,15 +160,18 @@ func TestShowMarksWhatMayBeALease(t *testing.T) {
 			"some of them may be unused",
 		)
 		one := objects(t, s.ok("show", "orders", "--json"))[0]
-		if one["ahead_records"] != 2. || one["ahead_permits"] != 30. || one["future_records"] != 0. || one["used"] != 40. {
+		if one["ahead_records"] != 2. || one["ahead_permits"] != 30. || one["future_records"] != 0. ||
+			one["used"] != 40. {
 			t.Errorf("%v", one)
 		}
 		l := rrltest.Client(s.rdb).
-			RateLimiter("leased", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(6*time.Second))
+			RateLimiter("leased",
+				rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(6*time.Second))
 		if ok, err := l.TryAcquire(t.Context(), 10); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
-		if one := objects(t, s.ok("show", "leased", "--json"))[0]; one["ahead_records"] != 1. || one["ahead_permits"] != 20. {
+		if one := objects(t, s.ok("show", "leased", "--json"))[0]; one["ahead_records"] != 1. ||
+			one["ahead_permits"] != 20. {
 			t.Errorf("a lease: %v", one)
 		}
 	})
@@ -189,7 +194,8 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 		s.limiter("far", "10", "60000", "0")
 		s.state("far", "", "8")
 		// µs
-		s.must(s.rdb.ZAdd(t.Context(), "{far}:permits", redis.Z{Score: 1.78e15, Member: rrltest.GoRecord("abc", 2)}).Err())
+		s.must(s.rdb.ZAdd(t.Context(), "{far}:permits",
+			redis.Z{Score: 1.78e15, Member: rrltest.GoRecord("abc", 2)}).Err())
 		for _, args := range [][]string{{"show", "far", "--json"}, {"ls", "far", "--json"}} {
 			if one := objects(t, s.ok(args...))[0]; one["newest"] != "9999-12-31T23:59:59.999999Z" {
 				t.Errorf("%q of a record far ahead: %v", args, one)
@@ -197,7 +203,8 @@ func TestShowTellsWhatIsWrong(t *testing.T) {
 		}
 		s.limiter("value", "10", "60000", "0")
 		s.state("value", "", "ten", -100, rrltest.GoRecord("abc", 2))
-		contains(t, s.ok("show", "value"), `adds up     NO: the free permits are stored as "ten", no whole number`, "8 of 10")
+		contains(t, s.ok("show", "value"), `adds up     NO: the free permits are stored as "ten", no whole number`,
+			"8 of 10")
 		s.limiter("broken", "ten", "60000", "0")
 		contains(
 			t, s.unusable("show", "broken"),
@@ -344,10 +351,14 @@ func TestBrokenConfigurationsAreFound(t *testing.T) {
 		var found []string
 		for _, f := range objects(t, out) {
 			if f["limiter"] != nil {
-				found = append(found, fmt.Sprint(f["code"], " ", f["limiter"].(map[string]any)["name"], " ", f["advice"]))
+				found = append(found,
+					fmt.Sprint(f["code"], " ", f["limiter"].(map[string]any)["name"], " ", f["advice"]))
 			}
 		}
-		if want := []string{"broken-config half rrl set half RATE", "broken-config kept rrl set kept RATE"}; code != 1 ||
+		if want := []string{
+			"broken-config half rrl set half RATE",
+			"broken-config kept rrl set kept RATE",
+		}; code != 1 ||
 			!slices.Equal(found, want) {
 			t.Errorf("exit code %d, doctor says %q", code, found)
 		}
@@ -375,7 +386,8 @@ func TestShowCountsRecordsOfABrokenConfiguration(t *testing.T) {
 				rrltest.GoRecord("abe", 1),
 			)
 			contains(
-				t, s.unusable("show", "x"), "none that can be used", "state       7 stored as free, 6 permits in 3 records\n",
+				t, s.unusable("show", "x"), "none that can be used",
+				"state       7 stored as free, 6 permits in 3 records\n",
 			)
 			if one := objects(t, s.unusable("show", "x", "--json"))[0]; one["live_records"] != c.live ||
 				one["expired_records"] != c.expired {

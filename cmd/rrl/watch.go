@@ -109,7 +109,11 @@ type jsonSecond struct {
 
 func secondOf(v feed.Sight, at int64) jsonSecond {
 	j := jsonSecond{
-		JSONName: render.NameOf(v.Name), Client: v.Client, At: time.Unix(at+1, 0).UTC(), Fault: v.Fault, Available: v.Free,
+		JSONName:    render.NameOf(v.Name),
+		Client:      v.Client,
+		At:          time.Unix(at+1, 0).UTC(),
+		Fault:       v.Fault,
+		Available:   v.Free,
 		Used:        v.Used,
 		LiveRecords: v.Records, GrantedBy: map[string]int64{}, TTLMs: v.TTL.Milliseconds(), Consistent: v.Consistent,
 		Partial: v.Partial,
@@ -275,7 +279,8 @@ func watchBlock(v feed.Sight, width int) []string {
 	}
 	return []string{
 		headed(first),
-		labelled("fewest free", use.Render(render.Heights(free, v.Rate.Permits, -1)), "of "+render.Thousands(v.Rate.Permits)),
+		labelled("fewest free",
+			use.Render(render.Heights(free, v.Rate.Permits, -1)), "of "+render.Thousands(v.Rate.Permits)),
 		labelled("grants", render.Sparks(granted), second),
 		labelled("in use", state, ""),
 		labelled("granted to", grantedTo(v, width-render.LabelCells), ""),
@@ -306,7 +311,8 @@ func (s *session) followable(ctx context.Context, name string) ([]*connect.Limit
 		err = fmt.Errorf("%w: watch takes names, not a pattern", err)
 	}
 	if err == nil && len(limiters) == 0 {
-		err = fmt.Errorf("no client of %s has state: nobody has used it yet, or not for a while", render.Printable(name))
+		err = fmt.Errorf("no client of %s has state: nobody has used it yet, or not for a while",
+			render.Printable(name))
 	}
 	return limiters, err
 }

@@ -23,7 +23,13 @@ func someSight(name string) feed.Sight {
 	at := time.Unix(1_700_000_000, 500e6)
 	return feed.Sight{
 		Look: feed.Look{
-			Name: name, At: at, Rate: rratelimiter.PerSecond(50), Used: 50, Records: 12, Consistent: true, TTL: time.Hour,
+			Name:       name,
+			At:         at,
+			Rate:       rratelimiter.PerSecond(50),
+			Used:       50,
+			Records:    12,
+			Consistent: true,
+			TTL:        time.Hour,
 		},
 		Frees: []feed.Free{
 			{
@@ -52,15 +58,19 @@ func TestWatchFrameFitsTheTerminalAndSaysWhatHappens(t *testing.T) {
 				t.Errorf("%v, %d limiters: %d lines", size, n, len(lines))
 			}
 			for _, line := range lines {
-				if lipgloss.Width(line) > size[0] || strings.ContainsAny(line, "\n\r\t") || strings.Contains(line, "\x1b[31m") {
+				if lipgloss.Width(line) > size[0] || strings.ContainsAny(line, "\n\r\t") ||
+					strings.Contains(line, "\x1b[31m") {
 					t.Errorf("%v, %d limiters: %q", size, n, line)
 				}
 			}
 		}
 	}
 	text := ansi.Strip(strings.Join(watchFrame(sights, "redis://localhost", 140, 60), "\n"))
-	for _, want := range []string{"orders  50/s", "0 of 50 free", "50 last second, 7.5 a second", "50 permits in 12 records, gone in 1h",
-		"Go client abc123 45, Java or unknown 33", "connection refused", "its rate is missing", "does not add up", "q stops"} {
+	for _, want := range []string{
+		"orders  50/s", "0 of 50 free", "50 last second, 7.5 a second", "50 permits in 12 records, gone in 1h",
+		"Go client abc123 45, Java or unknown 33", "connection refused", "its rate is missing", "does not add up",
+		"q stops",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -110,7 +120,13 @@ func TestWatchWritesALineASecondWhereThereIsNoTerminal(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &second); code != 0 || err != nil {
 			t.Fatalf("%d %s %v\n%s", code, errs, err, out)
 		}
-		for field, want := range map[string]any{"name": "orders", "rate": "100/m", "available": 60.0, "used": 40.0, "consistent": true} {
+		for field, want := range map[string]any{
+			"name":       "orders",
+			"rate":       "100/m",
+			"available":  60.0,
+			"used":       40.0,
+			"consistent": true,
+		} {
 			if second[field] != want {
 				t.Errorf("%s is %v, not %v", field, second[field], want)
 			}

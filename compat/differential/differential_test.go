@@ -369,7 +369,10 @@ func (w *world) javaAlone(ctx context.Context, version string, c call) (state, e
 // memberOf packs the member of a record.
 func memberOf(f rratelimiter.RecordFormat, id uint64, permits int64) string {
 	length := map[rratelimiter.RecordFormat]int{
-		rratelimiter.Redisson313: 4, rratelimiter.Redisson316: 8, rratelimiter.Redisson317: 8, rratelimiter.Redisson321: 16,
+		rratelimiter.Redisson313: 4,
+		rratelimiter.Redisson316: 8,
+		rratelimiter.Redisson317: 8,
+		rratelimiter.Redisson321: 16,
 	}[f]
 	text := fmt.Sprintf("%016x", id)
 	member, err := rratelimiter.PackRecord(f, []byte(text[len(text)-length:]), uint32(permits))
@@ -420,7 +423,8 @@ func drawState(t *rapid.T) state {
 		s.fields["keepAliveTime"] = fmt.Sprint(c.keepAlive)
 	}
 	if chance(t, 20, "an interval that no time.Duration holds") {
-		s.fields["interval"] = rapid.SampledFrom([]string{"1000000000000000", "9223372036854775807"}).Draw(t, "interval, ms")
+		s.fields["interval"] = rapid.SampledFrom([]string{"1000000000000000", "9223372036854775807"}).Draw(t,
+			"interval, ms")
 	}
 	if chance(t, 20, "a negative rate") {
 		s.fields["rate"] = "-3"
@@ -550,13 +554,14 @@ func flood(t *rapid.T, version string, s *state, now int64) call {
 	if chance(t, 4, "a bad value") {
 		p.value = rapid.SampledFrom([]string{"", "1.5"}).Draw(t, "value")
 	}
-	// No Filter: if it finds no value, rapid abandons the step, but the state has already changed here
-	// and not in Redis.
+	// No Filter: if it finds no value, rapid abandons the step, but the state has already changed
+	// here and not in Redis.
 	kinds := []kind{tryAcquire, tryAcquire, tryAcquire, available, acquireUpTo, release}
 	kinds = slices.DeleteFunc(kinds, func(k kind) bool { return !has(version, k) })
 	c := call{kind: rapid.SampledFrom(kinds).Draw(t, "call")}
 	if c.kind != available {
-		c.n = rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, rate), rapid.Int64Range(batch-1, batch), rapid.Int64Range(rate-4, rate)).
+		c.n = rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, rate), rapid.Int64Range(batch-1, batch),
+			rapid.Int64Range(rate-4, rate)).
 			Draw(t, "permits")
 	}
 	return c
@@ -567,7 +572,8 @@ func flood(t *rapid.T, version string, s *state, now int64) call {
 func crowd(t *rapid.T, s *state, now int64) {
 	p := s.pair()
 	p.records = nil
-	count := rapid.SampledFrom([]int{checked, checked - 1, checked + 1, walked, walked - 1, walked + 1}).Draw(t, "records")
+	count := rapid.SampledFrom([]int{checked, checked - 1, checked + 1, walked, walked - 1, walked + 1}).Draw(t,
+		"records")
 	interval := min(s.number("interval"), 3_600_000)
 	for i := range count {
 		member := memberOf(rratelimiter.Redisson317, 0xf000_0000+uint64(i), 1)
@@ -591,7 +597,8 @@ func drawCall(t *rapid.T, of []string, s *state) (string, call) {
 		free, _ := s.pair().number()
 		c.n = max(
 			1,
-			rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, rate+1), rapid.Int64Range(free-1, free+1), rapid.Int64Range(rate-4, rate)).
+			rapid.OneOf(rapid.Int64Range(1, 3), rapid.Int64Range(1, rate+1), rapid.Int64Range(free-1, free+1),
+				rapid.Int64Range(rate-4, rate)).
 				Draw(t, "permits"),
 		)
 	case available, look:
@@ -653,7 +660,8 @@ func TestDifferential(t *testing.T) {
 		}
 	})
 	t.Logf(
-		"%d steps compared, %d by Java alone, in %v", compared.Load(), alone.Load(), time.Since(began).Round(time.Second),
+		"%d steps compared, %d by Java alone, in %v", compared.Load(), alone.Load(),
+		time.Since(began).Round(time.Second),
 	)
 	for i, r := range rules {
 		t.Logf("%8d times: %s", hits[i].Load(), r.name)
@@ -706,7 +714,8 @@ func newCallers(w *world) []caller {
 		nil, {rratelimiter.WithRecordFormat(rratelimiter.Redisson321)}, {rratelimiter.WithRecordPerRequest()},
 	} {
 		client := rratelimiter.NewClient(w.rdb, rratelimiter.WithClientID(clientID),
-			rratelimiter.WithClock(func() time.Time { return time.UnixMilli(w.now) }), rratelimiter.WithCallTimeout(time.Minute))
+			rratelimiter.WithClock(func() time.Time { return time.UnixMilli(w.now) }),
+			rratelimiter.WithCallTimeout(time.Minute))
 		callers = append(callers, caller{limiter: client.RateLimiter(w.goName, opts...), client: client})
 	}
 	return callers

@@ -91,7 +91,8 @@ var examples = []struct {
 	},
 	{
 		rule: "a negative request holds no permits", version: "4.7.0",
-		before: sketch{fields: limit, shared: "1 4294967295@-20 2@-10"}, call: call{kind: available}, // 2 are in neither
+		// 2 are in neither
+		before: sketch{fields: limit, shared: "1 4294967295@-20 2@-10"}, call: call{kind: available},
 		java: `1; shared value "1" 4294967295@-20 2@-10`,
 		here: `1; shared value "1" 2@-20 2@-10`,
 	},
@@ -110,7 +111,8 @@ var examples = []struct {
 		before: sketch{fields: "rate=5 interval=1000", shared: "6 4294967295@-10", clients: "6 4294967295@-10"},
 		call:   call{kind: setRateArgs, rate: config{5, 1000, 1, 0}, keep: true},
 		java:   `yes; map[interval:1000 keepAliveTime:0 rate:5 type:1]; shared value "6" 4294967295@-10; client's value "0" 4294967295@-10`,
-		here:   `yes; map[interval:1000 rate:5 type:1]; shared value "6" 4294967295@-10; client's value "5" value lives 1m0s`,
+		here: `yes; map[interval:1000 rate:5 type:1]; shared value "6" 4294967295@-10; ` +
+			`client's value "5" value lives 1m0s`,
 	},
 	{
 		rule: "records of every format count", version: "3.17.5",
@@ -253,7 +255,8 @@ var examples = []struct {
 		rule: "every acquire renews a keep-alive", version: "3.35.0",
 		before: sketch{fields: limit + " keepAliveTime=3600000", lives: 10}, call: call{kind: tryAcquire, n: 1},
 		java: `yes; map[keepAliveTime:3600000] lives 10m0s; shared value "4" 1@0 value lives 10m0s records live 10m0s`,
-		here: `yes; map[keepAliveTime:3600000] lives 1h0m0s; shared value "4" 1@0 value lives 1h0m0s records live 1h0m0s`,
+		here: `yes; map[keepAliveTime:3600000] lives 1h0m0s; ` +
+			`shared value "4" 1@0 value lives 1h0m0s records live 1h0m0s`,
 	},
 	{
 		rule: "a read or release sets the TTL of the state", version: "4.7.0",
@@ -273,7 +276,8 @@ var examples = []struct {
 func TestRules(t *testing.T) {
 	w := newWorld(t, learn(t), redistest.Shared(t), "rules")
 	by := newCallers(w)[0]
-	shown := map[string]bool{"AcquireUpTo takes what is free": true, "State changes nothing": true} // Redisson has neither
+	// Redisson has neither
+	shown := map[string]bool{"AcquireUpTo takes what is free": true, "State changes nothing": true}
 	for _, e := range examples {
 		shown[e.rule] = true
 		t.Run(e.rule, func(t *testing.T) {
@@ -302,7 +306,8 @@ func TestRules(t *testing.T) {
 			if before, err = w.begin(t.Context(), e.before.state()); err != nil { // with TTLs from now on
 				t.Fatal(err)
 			}
-			if _, differences, err := w.compare(t.Context(), &comparison{version: e.version, call: e.call, before: before}, by); err != nil ||
+			if _, differences, err := w.compare(t.Context(),
+				&comparison{version: e.version, call: e.call, before: before}, by); err != nil ||
 				len(differences) > 0 {
 				t.Errorf("not what the rules say: %v, %q", err, differences)
 			}

@@ -36,7 +36,8 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 			const name, interval = "fractions", 150 // ms
 			rate := rratelimiter.Rate{Permits: 3, Interval: interval * time.Millisecond}
 			monitor := redistest.Monitor(t, server.Addr)
-			if _, err := java.TrySetRate(t.Context(), name, redisson.Rate{Permits: rate.Permits, Interval: rate.Interval}); err != nil {
+			if _, err := java.TrySetRate(t.Context(), name,
+				redisson.Rate{Permits: rate.Permits, Interval: rate.Interval}); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := java.TryAcquire(t.Context(), name, 1); err != nil {
@@ -78,7 +79,8 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 				if old, ok := oldFormats[version]; ok {
 					opts = append(opts, old)
 				}
-				l := rratelimiter.NewClient(rdb, rratelimiter.WithClock(clock), rratelimiter.WithCallTimeout(time.Minute)).
+				l := rratelimiter.NewClient(rdb, rratelimiter.WithClock(clock),
+					rratelimiter.WithCallTimeout(time.Minute)).
 					RateLimiter(name, opts...)
 				if ok, err := l.TryAcquire(t.Context(), 3); !ok || err != nil {
 					t.Fatal(ok, err)
@@ -116,7 +118,8 @@ func TestFractionsOfAMillisecond(t *testing.T) {
 				if version < "3.52" {
 					continue
 				}
-				if ok, err := l.TryAcquire(t.Context(), 2); !ok || err != nil { // the clock stands still: same time as before
+				// the clock stands still: same time as before
+				if ok, err := l.TryAcquire(t.Context(), 2); !ok || err != nil {
 					t.Fatal(ok, err)
 				}
 				if err := java.Release(t.Context(), name, 2); err != nil {

@@ -45,7 +45,11 @@ func TestNoInterleavingExceedsTheRate(t *testing.T) {
 		}
 	}
 	plain := func(permits int64, retries int) smallscope.Client {
-		return smallscope.Client{Name: "plain", Callers: []smallscope.Caller{smallscope.Tries(1, permits)}, Retries: retries}
+		return smallscope.Client{
+			Name:    "plain",
+			Callers: []smallscope.Caller{smallscope.Tries(1, permits)},
+			Retries: retries,
+		}
 	}
 	java := func(version string, permits int64, calls int) smallscope.Client {
 		return smallscope.Client{
@@ -109,7 +113,9 @@ func TestNoInterleavingExceedsTheRate(t *testing.T) {
 		},
 		{
 			name: "larger leases", least: 29000, times: early, rate: 3,
-			clients: change(func(c *smallscope.Client) { c.Ahead, c.Callers[0].Sizes = []int64{1, 2}, []int64{1, 2} }, leased("leased", 2, 0), java(newest, 3, 1)),
+			clients: change(func(c *smallscope.Client) {
+				c.Ahead, c.Callers[0].Sizes = []int64{1, 2}, []int64{1, 2}
+			}, leased("leased", 2, 0), java(newest, 3, 1)),
 		},
 		{
 			name: "crashes and lost replies", least: 5000, times: early, rate: 2, crashes: 1,

@@ -78,8 +78,8 @@ func learn(t *testing.T) wire {
 		}
 		seen := wire{}
 		for _, version := range versions {
-			// Each version needs its own server: a script that one version has loaded is not sent as text by
-			// another.
+			// Each version needs its own server: a script that one version has loaded is not sent
+			// as text by another.
 			seen[version] = watch(t, version)
 		}
 		learned.wire = seen

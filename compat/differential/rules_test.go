@@ -188,7 +188,8 @@ var rules = []rule{
 			switch {
 			case c.call.kind == updateRate && c.before.fields["rate"] == "":
 				return false // sets nothing
-			case c.call.keep && (c.start.fields["type"] == "" || c.start.fields["type"] == strconv.FormatInt(c.call.rate.kind, 10)):
+			case c.call.keep &&
+				(c.start.fields["type"] == "" || c.start.fields["type"] == strconv.FormatInt(c.call.rate.kind, 10)):
 				return c.believes(int(c.call.rate.kind), max(rate, c.call.rate.rate), c.now-c.call.rate.interval)
 			case !c.acquires():
 				return false
@@ -462,9 +463,9 @@ var rules = []rule{
 			}
 			p := c.wanted.pair()
 			value, _ := p.number()
-			// before has the members unrepaired: a repaired member can change the order of records of the
-			// same time. A call that meets doubtful permits adds up the records, and takes a surplus out of
-			// them first.
+			// before has the members unrepaired: a repaired member can change the order of records
+			// of the same time. A call that meets doubtful permits adds up the records, and takes a
+			// surplus out of them first.
 			from := c.before
 			if c.believed {
 				from = c.start
@@ -568,7 +569,8 @@ var rules = []rule{
 		why:  "a state must not end before its configuration",
 		expects: func(c *comparison) bool {
 			p := &c.wanted.pairs[0]
-			if c.call.kind != trySetRate || !c.wanted.granted || c.before.end != 0 || p.valueEnd == 0 && p.recordsEnd == 0 {
+			if c.call.kind != trySetRate || !c.wanted.granted || c.before.end != 0 ||
+				p.valueEnd == 0 && p.recordsEnd == 0 {
 				return false
 			}
 			p.valueEnd, p.recordsEnd = 0, 0
@@ -581,7 +583,8 @@ var rules = []rule{
 		here: "mostly keeps it, but not where a release shrinks the only record",
 		why:  "neither library sets a TTL on the state without one on the configuration",
 		expects: func(c *comparison) bool {
-			if !c.acquires() && !c.call.keep || c.wanted.end != 0 || c.wanted.failure != "" && c.wanted.failure != exceeds {
+			if !c.acquires() && !c.call.keep || c.wanted.end != 0 ||
+				c.wanted.failure != "" && c.wanted.failure != exceeds {
 				return false
 			}
 			p, before := c.wanted.pair(), c.before.pairs[c.wanted.kind()]
@@ -634,7 +637,8 @@ var rules = []rule{
 		why:  "the newest release does",
 		expects: func(c *comparison) bool {
 			alive := c.wanted.number("keepAliveTime")
-			if !c.acquires() || c.call.kind == available || alive <= 0 || c.version == newest && c.asked.kind == c.call.kind {
+			if !c.acquires() || c.call.kind == available || alive <= 0 ||
+				c.version == newest && c.asked.kind == c.call.kind {
 				return false
 			}
 			c.live(&c.wanted, c.ended+alive)
@@ -661,7 +665,8 @@ var rules = []rule{
 		here: "it expires an interval and a minute after its last use, later if a record is ahead of the clock, as with a lease",
 		why:  "after that all permits are free, which a missing state means, too",
 		expects: func(c *comparison) bool {
-			if c.wanted.kind() != 1 || c.wanted.failure == uninitialized || !c.acquires() && !(c.call.keep && c.wanted.granted) {
+			if c.wanted.kind() != 1 || c.wanted.failure == uninitialized ||
+				!c.acquires() && !(c.call.keep && c.wanted.granted) {
 				return false
 			}
 			interval, p := c.wanted.number("interval"), c.wanted.pair()

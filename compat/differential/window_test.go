@@ -75,7 +75,9 @@ var kindsOfGo = []kindOfGo{
 		return []rratelimiter.LimiterOption{rratelimiter.WithGranularity(time.Duration(interval/10) * time.Millisecond)}
 	}, slack: func(interval int64) int64 { return interval / 10 }},
 	{name: "Go with leases", opts: func(interval int64) []rratelimiter.LimiterOption {
-		return []rratelimiter.LimiterOption{rratelimiter.WithLease(max(1, time.Duration(interval/10)) * time.Millisecond)}
+		return []rratelimiter.LimiterOption{
+			rratelimiter.WithLease(max(1, time.Duration(interval/10)) * time.Millisecond),
+		}
 	}, slack: func(interval int64) int64 { return interval/8 + 1 }, ahead: true},
 	{name: "Go with a deny cache", opts: func(int64) []rratelimiter.LimiterOption {
 		return []rratelimiter.LimiterOption{rratelimiter.WithDenyCache(100)}
@@ -158,8 +160,11 @@ func (m *mix) set(f *participant, skew int64) {
 // join creates a Go participant's client. After a crash it creates another one, with another client
 // id.
 func (m *mix) join(f *participant, k kindOfGo, rdb *redis.Client) {
-	f.client = rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(time.Minute), rratelimiter.WithObserver(m.leased),
-		rratelimiter.WithClock(func() time.Time { return m.time().Add(time.Duration(f.skew.Load()) * time.Millisecond) }))
+	f.client = rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(time.Minute),
+		rratelimiter.WithObserver(m.leased),
+		rratelimiter.WithClock(func() time.Time {
+			return m.time().Add(time.Duration(f.skew.Load()) * time.Millisecond)
+		}))
 	for i, name := range m.names {
 		var opts []rratelimiter.LimiterOption
 		if k.opts != nil {
@@ -275,7 +280,8 @@ func (m *mix) step(t *rapid.T, c *environment) {
 	case 4:
 		m.pass(rapid.Int64Range(1, m.interval).Draw(t, "ms"))
 	case 5:
-		if n := len(m.events[0]); n > 0 && !m.real { // until the oldest grant that still counts expires, give or take 1 ms
+		// until the oldest grant that still counts expires, give or take 1 ms
+		if n := len(m.events[0]); n > 0 && !m.real {
 			for _, d := range m.events[0] {
 				if left := d.start.UnixMilli() + m.interval - m.now.Load(); left > 0 {
 					m.pass(max(0, left+int64(rapid.IntRange(-1, 1).Draw(t, "give or take"))))
@@ -427,7 +433,8 @@ func (m *mix) verify(t *rapid.T, c *environment) {
 		held := m.held(limiter, length)
 		if held > m.rate {
 			t.Fatalf(
-				"a window of %d ms holds %d permits of limiter %d, and the rate is %d per %d ms", length, held, limiter, m.rate,
+				"a window of %d ms holds %d permits of limiter %d, and the rate is %d per %d ms", length, held, limiter,
+				m.rate,
 				m.interval,
 			)
 		}
@@ -548,7 +555,8 @@ func (m *mix) accounted(t *rapid.T, limiter int) {
 		}
 		free, err := f.limiters[limiter].AvailablePermits(context.Background())
 		if err != nil || m.rate-free > granted {
-			t.Fatalf("%s sees %d permits of %d free, and %d were granted lately, %v", f.name, free, m.rate, granted, err)
+			t.Fatalf("%s sees %d permits of %d free, and %d were granted lately, %v",
+				f.name, free, m.rate, granted, err)
 		}
 	}
 }

@@ -91,8 +91,8 @@ func (c *course) run(t *testing.T, requests int) {
 		c.note("ok", "warming %s %d", formatRate(rate), warmUp.Microseconds())
 	}
 	for range requests {
-		// The time between requests is about the time that the permits take, so that some requests wait
-		// and some permits are stored.
+		// The time between requests is about the time that the permits take, so that some requests
+		// wait and some permits are stored.
 		c.now = c.now.Add(
 			time.Duration(c.random.ExpFloat64() * 3e6 / limiter.Rate() * float64(c.random.Intn(3)) * 1e3).
 				Truncate(time.Microsecond),

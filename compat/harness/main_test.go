@@ -30,7 +30,8 @@ func TestTheGuideGivesCommandsThatWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	for where, text := range map[string]string{"the guide": string(guide), "the usage": usage} {
-		lines := regexp.MustCompile(`go run ./compat/harness[ \n]+(\S+) --redis \S+ [a-z]+ `).FindAllStringSubmatch(text, -1)
+		lines := regexp.MustCompile(`go run ./compat/harness[ \n]+(\S+) --redis \S+ [a-z]+ `).FindAllStringSubmatch(
+			text, -1)
 		if len(lines) == 0 {
 			t.Errorf("%s has no command", where)
 		}

@@ -26,7 +26,8 @@ func testBench(t *testing.T, java *redisson.Process, name string) {
 		r, err := java.Bench(ctx, limiter, mode, callers, d)
 		ok(t, err)
 		// a histogram rounds
-		if r.Granted != 1 || r.Requests < callers || r.Took < d || r.P50 <= 0 || r.P99 < r.P50 || r.P50 > r.Took*101/100 {
+		if r.Granted != 1 || r.Requests < callers || r.Took < d || r.P50 <= 0 || r.P99 < r.P50 ||
+			r.P50 > r.Took*101/100 {
 			t.Errorf("%s: %+v", mode, r)
 		}
 	}

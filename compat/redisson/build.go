@@ -32,8 +32,8 @@ const (
 
 var (
 	versionForm = regexp.MustCompile(`^[0-9][0-9A-Za-z.-]*$`)
-	// orphans are releases whose parent POM is missing at Maven Central, each with the release whose
-	// parent, which tells the versions of what Redisson needs, stands in for it.
+	// orphans are releases whose parent POM is missing at Maven Central, each with the release
+	// whose parent, which tells the versions of what Redisson needs, stands in for it.
 	orphans = map[string]string{"3.24.0": "3.24.1"}
 	// built remembers by version which jars this process has seen complete.
 	built sync.Map

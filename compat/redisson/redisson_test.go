@@ -106,7 +106,8 @@ func TestEveryVersion(t *testing.T) {
 			want(t, true)(java.TryAcquire(ctx, name, 2))
 			want(t, true)(java.TryAcquire(ctx, name, 1))
 			want(t, int64(2))(java.Available(ctx, name))
-			want(t, redisson.Rate{Type: redisson.Overall, Permits: 5, Interval: 10 * time.Second})(java.Config(ctx, name))
+			want(t, redisson.Rate{Type: redisson.Overall, Permits: 5, Interval: 10 * time.Second})(
+				java.Config(ctx, name))
 			checkState(t, db, v, name, "{"+name+"}:value", "{"+name+"}:permits")
 
 			if ok, err := java.TryAcquire(ctx, name, 6); v.exceedsFails {
@@ -524,11 +525,13 @@ func TestTopologies(t *testing.T) {
 				want(t, int64(3))(java.Available(t.Context(), limiter))
 				if name == "user" {
 					want(t, int64(1))(
-						locked.Client(func(o *redis.Options) { o.Password, o.DB = "se/cret", 3 }).Exists(t.Context(), limiter).Result(),
+						locked.Client(func(o *redis.Options) { o.Password, o.DB = "se/cret", 3 }).Exists(t.Context(),
+							limiter).Result(),
 					)
 				}
 				if name == "prefix" {
-					want(t, int64(2))(single.Client().Exists(t.Context(), "mapped:"+limiter, "{mapped:"+limiter+"}:value").Result())
+					want(t, int64(2))(single.Client().Exists(t.Context(), "mapped:"+limiter,
+						"{mapped:"+limiter+"}:value").Result())
 				}
 			})
 		}
@@ -612,7 +615,8 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"available", "x", "1"}, "error ", true},
 		{[]string{"no-such"}, "error ", true},
 	} {
-		cmd, err := redisson.Command(t.Context(), "3.17.5", append([]string{"--redis", "redis://" + r.Addr}, try.words...)...)
+		cmd, err := redisson.Command(t.Context(), "3.17.5",
+			append([]string{"--redis", "redis://" + r.Addr}, try.words...)...)
 		ok(t, err)
 		out, err := cmd.Output()
 		if !strings.HasPrefix(string(out), try.out) || (err != nil) != try.fails {

@@ -87,7 +87,8 @@ type RunResult struct {
 	// Faults are the calls that failed.
 	Faults []error
 	// Unfinished threads were still blocked when the grace was over. They may have taken permits
-	// that are not in the log, or will take them yet: Redisson goes on behind an interrupted acquire.
+	// that are not in the log, or will take them yet: Redisson goes on behind an interrupted
+	// acquire.
 	Unfinished int64
 	// Begin and End bound the run.
 	Begin, End time.Time

@@ -139,7 +139,8 @@ func TestTenASecondAndTwoHundredAMinute(t *testing.T) {
 func TestClientsAndPathsAreCountedApart(t *testing.T) {
 	each(t, func(t *testing.T, w *world) {
 		for _, c := range []struct{ path, client string }{
-			{"/orders", "203.0.113.7"}, {"/orders", "203.0.113.8"}, {"/users", "203.0.113.7"}, {"/orders", "2001:db8::1"},
+			{"/orders", "203.0.113.7"}, {"/orders", "203.0.113.8"}, {"/users", "203.0.113.7"},
+			{"/orders", "2001:db8::1"},
 		} {
 			if n := w.passed(11, c.path, c.client); n != 10 {
 				t.Errorf("%s of %s: %d passed", c.path, c.client, n)

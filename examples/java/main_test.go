@@ -83,7 +83,8 @@ func TestBothKeepOneLimit(t *testing.T) {
 			g, again := grants[member]
 			if !again {
 				g = window.Grant{
-					Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))), Start: time.UnixMicro(at),
+					Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))),
+					Start:   time.UnixMicro(at),
 				}
 			}
 			g.End = c.Time

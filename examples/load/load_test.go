@@ -92,7 +92,8 @@ func TestNoMoreThanTheLimitPasses(t *testing.T) {
 			var wg sync.WaitGroup
 			for _, service := range services {
 				wg.Go(func() {
-					// On a busy machine the server may be silent for half a second, and then counts as away (503).
+					// On a busy machine the server may be silent for half a second, and then counts
+					// as away (503).
 					m := attack(t, service.URL, 300, 2*time.Second, nil)
 					if m.StatusCodes["200"]+m.StatusCodes["429"]+m.StatusCodes["503"] != int(m.Requests) {
 						t.Errorf("answers %v, errors %v", m.StatusCodes, m.Errors)

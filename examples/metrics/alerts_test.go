@@ -118,7 +118,8 @@ func (h history) firing(t *testing.T, end time.Duration) (names []string) {
 	stored := &storage.MockQueryable{MockQuerier: &storage.MockQuerier{SelectMockFunction: h.find}}
 	for _, group := range groups.Groups {
 		for _, rule := range group.Rules {
-			query, err := engine.NewInstantQuery(t.Context(), stored, nil, rule.Expr, time.UnixMilli(end.Milliseconds()))
+			query, err := engine.NewInstantQuery(t.Context(), stored, nil, rule.Expr,
+				time.UnixMilli(end.Milliseconds()))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -139,7 +140,14 @@ func (h history) firing(t *testing.T, end time.Duration) (names []string) {
 // Prometheus reads the metrics every minute for an hour, while the same calls repeat.
 func TestAlertsFireWhenTheyShould(t *testing.T) {
 	down := errors.New("down")
-	good := rratelimiter.CallInfo{Callers: 10, Granted: 8, Denied: 2, Permits: 8, Attempts: 1, Latency: time.Millisecond}
+	good := rratelimiter.CallInfo{
+		Callers:  10,
+		Granted:  8,
+		Denied:   2,
+		Permits:  8,
+		Attempts: 1,
+		Latency:  time.Millisecond,
+	}
 	for name, c := range map[string]struct {
 		more     rratelimiter.CallInfo // in addition to a good call
 		blocked  time.Duration
@@ -198,7 +206,8 @@ func TestAnAlertFiresWhenAllWait(t *testing.T) {
 	metrics := promlimit.New(promlimit.Config{})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics)
-	l := server.Client(rratelimiter.WithObserver(metrics)).RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1)))
+	l := server.Client(rratelimiter.WithObserver(metrics)).RateLimiter("l",
+		rratelimiter.WithRate(rratelimiter.PerHour(1)))
 	if err := l.Acquire(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}

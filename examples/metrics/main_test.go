@@ -123,7 +123,8 @@ func TestBothModulesHaveTheSameMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	observer, err := otellimit.New(otellimit.Config{
-		Label: func(string) string { return "x" }, MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter)),
+		Label:         func(string) string { return "x" },
+		MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(exporter)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +154,8 @@ var promQL = parser.NewParser(parser.Options{})
 
 // alerts reads the rules that docs/observability offers.
 func alerts() (*rulefmt.RuleGroups, []error) {
-	return rulefmt.ParseFile("../../docs/observability/alerts.yaml", false, model.UTF8Validation, promQL, slog.Default())
+	return rulefmt.ParseFile("../../docs/observability/alerts.yaml",
+		false, model.UTF8Validation, promQL, slog.Default())
 }
 
 // check reports errors of a query: invalid PromQL, and unknown metrics, labels or values.
@@ -221,7 +223,8 @@ func byExport(t *testing.T) map[string]map[string]map[string]bool {
 		t.Fatal(err)
 	}
 	found := map[string]map[string]map[string]bool{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `(rratelimiter_(state|export)_[a-z_]+)` \\|").FindAllStringSubmatch(string(text), -1) {
+	rows := regexp.MustCompile("(?m)^\\| `(rratelimiter_(state|export)_[a-z_]+)` \\|")
+	for _, row := range rows.FindAllStringSubmatch(string(text), -1) {
 		found[row[1]] = map[string]map[string]bool{"job": nil}
 		if row[2] == "state" {
 			found[row[1]]["limiter"], found[row[1]]["client"] = nil, nil
@@ -245,7 +248,8 @@ func TestAlertsUseWhatThereIs(t *testing.T) {
 		for _, rule := range group.Rules {
 			alerts++
 			check(t, known, rule.Expr)
-			if rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
+			if rule.Labels["severity"] == "" || rule.Annotations["summary"] == "" ||
+				rule.Annotations["description"] == "" {
 				t.Errorf("%s: severity, summary or description is missing", rule.Alert)
 			}
 		}

@@ -54,6 +54,8 @@ func Echo(guard *httplimit.Guard) http.Handler {
 // Fiber uses fiberlimit in the route, because the pattern is known only there.
 func Fiber(guard *httplimit.Guard) *fiber.App {
 	app := fiber.New()
-	app.Get("/orders/:id", fiberlimit.Middleware(guard), func(c fiber.Ctx) error { return c.SendString(c.Params("id")) })
+	app.Get("/orders/:id", fiberlimit.Middleware(guard), func(c fiber.Ctx) error {
+		return c.SendString(c.Params("id"))
+	})
 	return app
 }

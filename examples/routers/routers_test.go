@@ -53,7 +53,8 @@ func TestRouters(t *testing.T) {
 			}
 			// Another order number is the same route. The response is only the guard's.
 			w := get("/orders/8")
-			if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" || !json.Valid(w.Body.Bytes()) {
+			if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" ||
+				!json.Valid(w.Body.Bytes()) {
 				t.Errorf("%d %q", w.Code, w.Body)
 			}
 			if s.Redis().Exists(t.Context(), c.key).Val() != 1 {

@@ -51,7 +51,8 @@ func TestQueueAtTheLimitersPace(t *testing.T) {
 	inspector := asynq.NewInspector(connection)
 	t.Cleanup(func() { inspector.Close() })
 	var back []*asynq.TaskInfo
-	for deadline := time.Now().Add(time.Minute); len(back) < tasks-permits && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(back) < tasks-permits &&
+		time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		back, _ = inspector.ListRetryTasks("default") // an error until the queue is known
 	}
 	server.Shutdown()
@@ -136,7 +137,9 @@ func TestConfigKeepsWhatItsOwnerDecides(t *testing.T) {
 		t.Errorf("the owner's functions are not asked: a delay of %v", delay)
 	}
 	l := limittest.New(t).Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerMinute(1)))
-	paced := workers.Paced(l, time.Nanosecond)(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))
+	paced := workers.Paced(l, time.Nanosecond)(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
+		return nil
+	}))
 	if err := paced.ProcessTask(t.Context(), task); err != nil {
 		t.Fatal(err)
 	}

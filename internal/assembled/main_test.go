@@ -16,7 +16,9 @@ func TestScriptsUseNothingNewerThanOldServers(t *testing.T) {
 		if strings.HasPrefix(text, "#!") {
 			t.Errorf("%s has a shebang, which Redis 6.2 does not support", name)
 		}
-		for _, absent := range []string{"struct.", "cjson", "cmsgpack", "bit.", "redis.pcall", "redis.setresp", "server.call"} {
+		for _, absent := range []string{
+			"struct.", "cjson", "cmsgpack", "bit.", "redis.pcall", "redis.setresp", "server.call",
+		} {
 			if strings.Contains(text, absent) {
 				t.Errorf("%s uses %s", name, absent)
 			}

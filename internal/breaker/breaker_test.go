@@ -117,7 +117,10 @@ func TestNodeThatRefusesConnectionsIsAway(t *testing.T) {
 // A node that refuses a connection is there if it has answered meanwhile, or may still answer.
 func TestNodeThatAnswersBesideARefusalIsThere(t *testing.T) {
 	for what, meanwhile := range map[string]func(b *Breaker, stalled, other *call){
-		"all calls are answered":          func(b *Breaker, stalled, other *call) { b.End(stalled, true); b.End(other, true) },
+		"all calls are answered": func(b *Breaker, stalled, other *call) {
+			b.End(stalled, true)
+			b.End(other, true)
+		},
 		"the other call is answered":      func(b *Breaker, _, other *call) { b.End(other, true) },
 		"the stalled call was sent after": func(_ *Breaker, stalled, _ *call) { stalled.sent.Store(true) },
 	} {
@@ -217,7 +220,8 @@ func TestProbesOfANodeThatStaysAway(t *testing.T) {
 			b.Ask(n)
 			time.Sleep(10 * ms)
 		}
-		if probes := n.probes.Load(); probes < 5 || probes > 9 { // each takes a second, and the pause before it at most one
+		// each takes a second, and the pause before it at most one
+		if probes := n.probes.Load(); probes < 5 || probes > 9 {
 			t.Errorf("%d probes in 10 s", probes)
 		}
 		expect(t, "while it is asked", &b, true)

@@ -80,7 +80,10 @@ func (c *Call) end(err error, unused bool) {
 	if c.ended.Swap(true) {
 		return
 	}
-	o := Outcome{Cause: script.Failure(context.Background(), c.exchange.timeout, c.attempts.Explain(err)), Unused: unused}
+	o := Outcome{
+		Cause:  script.Failure(context.Background(), c.exchange.timeout, c.attempts.Explain(err)),
+		Unused: unused,
+	}
 	if err != script.ErrUnsent && !c.reached(err) {
 		o.Away, o.Retry = true, c.breaker.Retry()
 	}

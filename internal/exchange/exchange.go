@@ -43,8 +43,8 @@ type Body interface {
 	Read(a *script.Attempts, reply []int64) error
 	// Findable reports whether the next attempt finds what an earlier one was granted.
 	Findable() bool
-	// TakesOnce reports whether an attempt that Redis executes after a later one, which was granted,
-	// takes nothing.
+	// TakesOnce reports whether an attempt that Redis executes after a later one, which was
+	// granted, takes nothing.
 	TakesOnce() bool
 	// Enforce sets the own rate of the limiter that refused with protocol.ErrOtherRate.
 	Enforce(ctx context.Context, a *script.Attempts) error
@@ -52,8 +52,8 @@ type Body interface {
 	// Plain reports whether the call is likely to need plain grants only, so that it may share its
 	// command.
 	Plain() bool
-	// Joint reports whether the call has a shared command also where it shares it with no other call:
-	// Script makes no plain grants.
+	// Joint reports whether the call has a shared command also where it shares it with no other
+	// call: Script makes no plain grants.
 	Joint() bool
 	// SharedArgs appends the arguments in a shared command, at the time that this has.
 	SharedArgs(args []any, now int64) []any
@@ -64,12 +64,12 @@ type Body interface {
 
 // An Owner is the one that a call is made for.
 type Owner interface {
-	// Cancelled reports whether nobody waits for the call any more. It may be called while a pipeline
-	// is locked.
+	// Cancelled reports whether nobody waits for the call any more. It may be called while a
+	// pipeline is locked.
 	Cancelled() bool
-	// Away is called, also within Send, if the call is not sent yet and its node is known to be away:
-	// the owner decides in the process if it can, and reports whether it does. Then Done is not
-	// called. The node may be asked again after retry.
+	// Away is called, also within Send, if the call is not sent yet and its node is known to be
+	// away: the owner decides in the process if it can, and reports whether it does. Then Done is
+	// not called. The node may be asked again after retry.
 	Away(retry time.Duration) bool
 	// Stalled is called when the call takes longer than usual.
 	Stalled()
@@ -84,8 +84,8 @@ type Outcome struct {
 	Cause error
 	Away  bool          // Redis was not reached: the process may decide
 	Retry time.Duration // if Away: Redis may be asked again after this
-	// the call has timed out, and no later one was answered: whoever waited for it would wait as long
-	// again
+	// the call has timed out, and no later one was answered: whoever waited for it would wait as
+	// long again
 	Silent bool
 	Unused bool // nothing uses the call and its body any more
 }

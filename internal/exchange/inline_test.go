@@ -78,7 +78,8 @@ func whileNearWith(t *testing.T, change func(*redis.Options), test func(t *testi
 		}
 		test(t, n)
 		time.Sleep(time.Minute)
-		if state, err := n.limiter.State(context.Background()); err != nil || state.Used != n.calls || !state.Consistent {
+		if state, err := n.limiter.State(context.Background()); err != nil || state.Used != n.calls ||
+			!state.Consistent {
 			t.Errorf("%d permits were granted: %+v, %v", n.calls, state, err)
 		}
 	})
@@ -184,10 +185,13 @@ func TestCallsThatAreNotInline(t *testing.T) {
 			_, err := l.AcquireUpTo(ctx, 1)
 			return err
 		}},
-		"AllowAll": {rratelimiter.WithGranularity(time.Second), func(ctx context.Context, l *rratelimiter.Limiter) error {
-			_, err := l.Client().AllowAll(ctx, 1, l, l.Client().RateLimiter("l"))
-			return err
-		}},
+		"AllowAll": {
+			rratelimiter.WithGranularity(time.Second),
+			func(ctx context.Context, l *rratelimiter.Limiter) error {
+				_, err := l.Client().AllowAll(ctx, 1, l, l.Client().RateLimiter("l"))
+				return err
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			whileNear(t, func(t *testing.T, n *near) {
@@ -295,8 +299,10 @@ func TestAHookSeesEachCallOnce(t *testing.T) {
 func TestClientsWithoutInlineCalls(t *testing.T) {
 	for name, change := range map[string]func(*redis.Options){
 		"no deadlines": func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = -2, -2 },
-		"OnConnect":    func(o *redis.Options) { o.OnConnect = func(context.Context, *redis.Conn) error { return nil } },
-		"credentials":  func(o *redis.Options) { o.CredentialsProvider = func() (string, string) { return "", "" } },
+		"OnConnect": func(o *redis.Options) {
+			o.OnConnect = func(context.Context, *redis.Conn) error { return nil }
+		},
+		"credentials": func(o *redis.Options) { o.CredentialsProvider = func() (string, string) { return "", "" } },
 	} {
 		t.Run(name, func(t *testing.T) {
 			whileNearWith(t, change, func(t *testing.T, n *near) {
@@ -324,7 +330,8 @@ func TestASlowNewConnectionIsGivenUp(t *testing.T) {
 		}
 		n.usual.Store(int64(ms))
 		time.Sleep(time.Minute)
-		if state, err := n.limiter.State(context.Background()); err != nil || state.Used < n.calls || state.Used > n.calls+1 {
+		if state, err := n.limiter.State(context.Background()); err != nil || state.Used < n.calls ||
+			state.Used > n.calls+1 {
 			t.Errorf("%d permits were granted, and perhaps one more: %+v, %v", n.calls, state, err)
 		} else {
 			n.calls = state.Used

@@ -150,8 +150,8 @@ func (*search) Sent() bool { return false }
 func (x *Exchange) Probe(t Target, b *breaker.Breaker) bool {
 	check := func(ctx context.Context) ([]int64, error) { return x.WriteProbe(ctx, t) }
 	if b == &x.server.Breaker && x.topology.Clustered() {
-		// It finds the node of t, and sends no command to it, because another node may be the one that is
-		// away.
+		// It finds the node of t, and sends no command to it, because another node may be the one
+		// that is away.
 		check = func(ctx context.Context) ([]int64, error) {
 			_, err := x.topology.Node(ctx, t.Key())
 			return nil, err

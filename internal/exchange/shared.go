@@ -23,7 +23,8 @@ import (
 //	too few permits were free, a        own script at once (Body.Plain)
 //	granularity, the server's clock, ...
 //	protocol.ErrNotNow                  own script, one round trip later; the reply says what is free
-//	protocol.ErrNotPlain                the same; calls of that limiter then use their own scripts until the next check
+//	protocol.ErrNotPlain                the same; until the next check, calls of that limiter use their
+//	                                    own scripts
 //	a lost reply                        own script, which searches what the earlier attempt was granted
 //	NOSCRIPT in an inline run           the shared command again, in a run that loads the script
 

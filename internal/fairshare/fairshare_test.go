@@ -105,7 +105,8 @@ func TestShareRule(t *testing.T) {
 			10 * time.Millisecond, true,
 		},
 		{
-			"another Go client, on a short interval", 100 * time.Millisecond, 100, map[int64]int64{originOf(others[0]): 0},
+			"another Go client, on a short interval", 100 * time.Millisecond, 100,
+			map[int64]int64{originOf(others[0]): 0},
 			time.Millisecond, true,
 		},
 		{"another Go client, longer ago", time.Second, 100, map[int64]int64{originOf(others[0]): 11001}, 0, false},
@@ -130,7 +131,14 @@ func TestShareRule(t *testing.T) {
 			"Java, two Go clients, less than a quarter", time.Second, 24,
 			map[int64]int64{java: 0, originOf(others[0]): 5, originOf(others[1]): 9}, 150 * time.Millisecond, false,
 		},
-		{"Java, ten intervals and a second ago", time.Second, 51, map[int64]int64{java: 11000}, 150 * time.Millisecond, true},
+		{
+			"Java, ten intervals and a second ago",
+			time.Second,
+			51,
+			map[int64]int64{java: 11000},
+			150 * time.Millisecond,
+			true,
+		},
 		{"Java, longer ago", time.Second, 51, map[int64]int64{java: 11001}, 0, false},
 		{
 			"a Go client, longer ago", time.Second, 40, map[int64]int64{java: 0, originOf(others[0]): 11001},

@@ -25,7 +25,8 @@ func (s *Share) AppendState(to []int64) []int64 {
 		strict = 1
 	}
 	to = append(
-		to, redisson, strict, s.sum, s.java, s.quota, s.period, s.from.UnixMicro(), s.until.UnixMicro(), int64(s.interval),
+		to, redisson, strict, s.sum, s.java, s.quota, s.period, s.from.UnixMicro(), s.until.UnixMicro(),
+		int64(s.interval),
 		int64(s.offset), int64(math.Float64bits(s.lately)), s.latest, int64(len(s.own)), int64(len(s.others)),
 	)
 	for _, own := range s.own {

@@ -184,7 +184,8 @@ func crowdRound(t *testing.T, server *redistest.Server, name string) (used float
 	}
 	used = h.occupied(rate, time.UnixMicro(h.scores[0].At).Add(rate.Interval), start.Add(o.For))
 	t.Logf(
-		"%d permits recorded, %d granted, %d of unknown outcome; %.1f %% of the rate used", h.permits(), given, doubtful,
+		"%d permits recorded, %d granted, %d of unknown outcome; %.1f %% of the rate used", h.permits(), given,
+		doubtful,
 		100*used,
 	)
 	if h.permits() < given || h.permits() > given+doubtful {
@@ -223,11 +224,17 @@ func TestBigRequestsUnderStreams(t *testing.T) {
 	}{
 		{
 			what: "a limiter each", name: func(i int) string { return fmt.Sprint("stream:", i) },
-			interval: 250 * time.Millisecond, away: 500 * time.Millisecond, limit: 4 * time.Second, last: 8 * time.Second,
+			interval: 250 * time.Millisecond,
+			away:     500 * time.Millisecond,
+			limit:    4 * time.Second,
+			last:     8 * time.Second,
 		},
 		{
 			what: "one limiter", name: func(int) string { return "stream" },
-			interval: 500 * time.Millisecond, away: 100 * time.Millisecond, limit: 5 * time.Second, last: 6 * time.Second,
+			interval: 500 * time.Millisecond,
+			away:     100 * time.Millisecond,
+			limit:    5 * time.Second,
+			last:     6 * time.Second,
 		},
 	} {
 		t.Run(test.what, func(t *testing.T) {
@@ -248,7 +255,8 @@ func TestBigRequestsUnderStreams(t *testing.T) {
 				t.Logf("process %d: %d grants of %d permits, half of them within %v, all within %v",
 					i, len(c), big, c.percentile(50), longest)
 				if longest > test.limit || len(c) == 0 {
-					t.Errorf("process %d: one of %d grants of %d permits took %v, not %v", i, len(c), big, longest, test.limit)
+					t.Errorf("process %d: one of %d grants of %d permits took %v, not %v",
+						i, len(c), big, longest, test.limit)
 				}
 			}
 		})

@@ -17,7 +17,10 @@ import (
 // TestFallbackBehindShortDeadlines: a second after its server stopped or died, the process decides
 // for callers with 20 ms, with every method.
 func TestFallbackBehindShortDeadlines(t *testing.T) {
-	for how, takeAway := range map[string]func(*redistest.Server){"hangs": (*redistest.Server).Pause, "is dead": (*redistest.Server).Kill} {
+	for how, takeAway := range map[string]func(*redistest.Server){
+		"hangs":   (*redistest.Server).Pause,
+		"is dead": (*redistest.Server).Kill,
+	} {
 		t.Run("one server "+how, func(t *testing.T) {
 			s := redistest.Real(t)
 			decideForShortDeadlines(t, s.Client(), "{a}", "{a}2", func() { takeAway(s) })
@@ -93,7 +96,8 @@ func decideForShortDeadlines(t *testing.T, rdb rratelimiter.Redis, name, other s
 				later := got.where(func(c call) bool { return c.Start.Sub(began) > known })
 				t.Logf("decided in the process after %v; from %v on p99 %v of %d calls, %d errors",
 					first.Round(time.Millisecond), known, later.percentile(99), len(later), len(later.where(failed)))
-				// A busy machine that begins a call late can also hold up a call until its deadline is over.
+				// A busy machine that begins a call late can also hold up a call until its deadline
+				// is over.
 				most := len(later)/100 + len(later.where(func(c call) bool { return c.late > deadline/4 }))
 				failures := later.where(failed)
 				r.atMost("99 of 100 calls", later.percentile(99), deadline/4+machine*later.lateness(99))

@@ -154,7 +154,8 @@ func failOver(t *testing.T, r *round) {
 	given, doubtful := int64(len(sick))+1+onSick.where(isGranted).permits(), onSick.where(isUnknown).permits()
 	if recorded := used(t, sick...); recorded > given+doubtful || recorded < given-before {
 		t.Errorf(
-			"%d permits recorded, %d granted (%d of them just before), %d of unknown outcome", recorded, given, before, doubtful,
+			"%d permits recorded, %d granted (%d of them just before), %d of unknown outcome", recorded, given, before,
+			doubtful,
 		)
 	}
 	row{
@@ -243,9 +244,9 @@ func TestSlotsMovedUnderLoad(t *testing.T) {
 	if said["MOVED"] < moves || said["ASK"]+said["TRYAGAIN"] == 0 {
 		t.Errorf("calls met too little of %d moves: %v", moves, said)
 	}
-	// On a busy machine a move can take longer than a call may. Then calls fail, one after the other:
-	// by the last TRYAGAIN, or by their timeout, for the last attempt of which a call has half of its
-	// time at least.
+	// On a busy machine a move can take longer than a call may. Then calls fail, one after the
+	// other: by the last TRYAGAIN, or by their timeout, for the last attempt of which a call has
+	// half of its time at least.
 	most := inSlot
 	for _, took := range m.took {
 		most += inSlot * int(took/(callTimeout/2))
@@ -271,8 +272,8 @@ func TestSlotsMovedUnderLoad(t *testing.T) {
 func TestSlotsMovedAtomically(t *testing.T) {
 	redistest.Use(t, redistest.Valkey91)
 	nodes := redistest.Cluster(t, 2)
-	// In the last step the node that gives the slot away pauses all writes; a busy machine makes that
-	// pause longer than a second.
+	// In the last step the node that gives the slot away pauses all writes; a busy machine makes
+	// that pause longer than a second.
 	m := moveUnderLoad(t, nodes, 20*time.Second, passSlot)
 	said := answers(t, nodes, "MOVED", "ASK", "TRYAGAIN")
 	t.Logf("%d calls on what moved, p99 %v; servers said %v", len(m.onMoved), m.onMoved.percentile(99), said)

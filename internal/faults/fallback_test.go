@@ -371,7 +371,8 @@ func fallBackByNodes(
 	}
 	for _, l := range late {
 		if decided[l.Name()] == 0 || asked[l.Name()] > 0 {
-			t.Errorf("%d decisions on %s, for which the server was asked %d times", decided[l.Name()], l.Name(), asked[l.Name()])
+			t.Errorf("%d decisions on %s, for which the server was asked %d times",
+				decided[l.Name()], l.Name(), asked[l.Name()])
 		}
 	}
 	for i, l := range sick {
@@ -400,7 +401,9 @@ func TestFallbackOnARing(t *testing.T) {
 	t.Parallel()
 	dead, fine := redistest.Real(t), redistest.Real(t)
 	ring := newRing(
-		t, []*redistest.Server{dead, fine}, func(o *redis.RingOptions) { o.HeartbeatFrequency = 200 * time.Millisecond },
+		t, []*redistest.Server{dead, fine}, func(o *redis.RingOptions) {
+			o.HeartbeatFrequency = 200 * time.Millisecond
+		},
 	)
 	o := &outages{}
 	client := rratelimiter.NewClient(ring, rratelimiter.WithObserver(o),

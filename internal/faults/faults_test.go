@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 		os.Exit(workerMain(words))
 	}
 	flag.Parse()
-	// Most tests with their own server mainly wait, so they can share the processors. (An error means
-	// that the flag has another name, and they run a few at a time.)
+	// Most tests with their own server mainly wait, so they can share the processors. (An error
+	// means that the flag has another name, and they run a few at a time.)
 	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
 	if code == 0 && (*update || runsAll()) {
@@ -256,7 +256,8 @@ func percentile(all calls, p int, of func(c call) time.Duration) time.Duration {
 // on a machine so busy that calls took a good part of it before the fault, or begin late during it,
 // but mostly well below a call's timeout, which is the wait of callers that are blocked.
 func quick(before, meanwhile calls) time.Duration {
-	return min(max(250*time.Millisecond, 4*before.percentile(99)), 600*time.Millisecond) + machine*meanwhile.lateness(99)
+	return min(max(250*time.Millisecond, 4*before.percentile(99)), 600*time.Millisecond) +
+		machine*meanwhile.lateness(99)
 }
 
 // A round is one of the rounds of a test that judges fractions of a second.

@@ -152,13 +152,16 @@ func TestAttemptThatComesLate(t *testing.T) {
 		twice bool // the late attempt takes permits
 	}{
 		{name: "plain", call: try},
-		{name: "Allow", call: func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.Limiter) (int64, error) {
-			result, err := l.Allow(ctx, n)
-			if !result.Allowed {
-				return 0, err
-			}
-			return n, err
-		}},
+		{
+			name: "Allow",
+			call: func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.Limiter) (int64, error) {
+				result, err := l.Allow(ctx, n)
+				if !result.Allowed {
+					return 0, err
+				}
+				return n, err
+			},
+		},
 		{name: "AcquireUpTo", twice: true,
 			call: func(ctx context.Context, _ *rratelimiter.Client, l *rratelimiter.Limiter) (int64, error) {
 				return l.AcquireUpTo(ctx, n)
@@ -175,7 +178,12 @@ func TestAttemptThatComesLate(t *testing.T) {
 			opts: []rratelimiter.LimiterOption{rratelimiter.WithGranularity(time.Second)}},
 		{name: "record per request", call: try, twice: true,
 			opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}},
-		{name: "server time", call: try, twice: true, opts: []rratelimiter.LimiterOption{rratelimiter.WithServerTime()}},
+		{
+			name:  "server time",
+			call:  try,
+			twice: true,
+			opts:  []rratelimiter.LimiterOption{rratelimiter.WithServerTime()},
+		},
 	} {
 		for _, patient := range []bool{false, true} {
 			name := test.name
@@ -194,7 +202,8 @@ func TestAttemptThatComesLate(t *testing.T) {
 				client := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(timeout),
 					rratelimiter.WithClock(func() time.Time { return now }))
 				limiter := client.RateLimiter(t.Name(), append(test.opts, rratelimiter.WithRate(rate))...)
-				if got, err := test.call(t.Context(), client, limiter); got != n || err != nil { // the server has the script
+				// the server has the script
+				if got, err := test.call(t.Context(), client, limiter); got != n || err != nil {
 					t.Fatal(got, err)
 				}
 				p.keep()
@@ -219,7 +228,8 @@ func TestAttemptThatComesLate(t *testing.T) {
 				later := rratelimiter.NewClient(server.Client(), rratelimiter.WithClock(func() time.Time {
 					return time.Now().Add(rate.Interval + time.Second)
 				}))
-				if free, err := later.RateLimiter(t.Name()).AvailablePermits(t.Context()); free != rate.Permits || err != nil {
+				if free, err := later.RateLimiter(t.Name()).AvailablePermits(t.Context()); free != rate.Permits ||
+					err != nil {
 					t.Errorf("an interval later %d are free, %v", free, err)
 				}
 			})
@@ -257,7 +267,8 @@ func TestAttemptThatComesAfterItsPermitsWereGivenBack(t *testing.T) {
 			rdb := server.Client(func(o *redis.Options) { o.Dialer, o.ReadTimeout = p.dial, impatience })
 			now := time.Now().Truncate(time.Millisecond)
 			clock := func() time.Time { return now }
-			limiter := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(5*time.Second), rratelimiter.WithClock(clock)).
+			limiter := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(5*time.Second),
+				rratelimiter.WithClock(clock)).
 				RateLimiter(t.Name(), rratelimiter.WithRate(rratelimiter.PerMinute(20)))
 			if _, err := limiter.AvailablePermits(t.Context()); err != nil { // the server has the script
 				t.Fatal(err)
@@ -384,8 +395,9 @@ func TestSetRateThatComesLate(t *testing.T) {
 	}
 	row{
 		section: slow,
-		fault:   "a connection stalls for longer than the redis client's `ReadTimeout`, and `WithCallTimeout` is longer than it",
-		sees:    "nothing",
+		fault: "a connection stalls for longer than the redis client's `ReadTimeout`, " +
+			"and `WithCallTimeout` is longer than it",
+		sees: "nothing",
 		after: "an attempt that is executed after its retry may take permits that no caller gets, for one " +
 			"interval: see below",
 	}.proves(t, 0)

@@ -45,16 +45,23 @@ func TestLeasesWhileTheServerIsAway(t *testing.T) {
 			}},
 			{name: "it dies", forgets: true, start: func(t *testing.T) (rratelimiter.Redis, func() time.Time, func()) {
 				server := redistest.Real(t)
-				return server.Client(), func() time.Time { server.Kill(); return time.Now() }, func() { server.Restart() }
+				return server.Client(), func() time.Time {
+					server.Kill()
+					return time.Now()
+				}, func() { server.Restart() }
 			}},
-			{name: "it fails over", forgets: true, start: func(t *testing.T) (rratelimiter.Redis, func() time.Time, func()) {
-				servers := redistest.Sentinel(t, 2)
-				master := servers.Master()
-				return servers.Client(), func() time.Time { master.Pause(); return time.Now() }, func() {
-					master.Resume()
-					servers.Failover()
-				}
-			}},
+			{
+				name:    "it fails over",
+				forgets: true,
+				start: func(t *testing.T) (rratelimiter.Redis, func() time.Time, func()) {
+					servers := redistest.Sentinel(t, 2)
+					master := servers.Master()
+					return servers.Client(), func() time.Time { master.Pause(); return time.Now() }, func() {
+						master.Resume()
+						servers.Failover()
+					}
+				},
+			},
 		} {
 			t.Run(test.name, func(t *testing.T) {
 				t.Parallel()
@@ -83,13 +90,16 @@ func TestLeasesWhileTheServerIsAway(t *testing.T) {
 				loading.Wait()
 
 				var last time.Duration
-				leased := got.where(func(c call) bool { return c.Granted && c.Start.After(failed) && c.End.Before(mending) })
+				leased := got.where(func(c call) bool {
+					return c.Granted && c.Start.After(failed) && c.End.Before(mending)
+				})
 				for _, c := range leased {
 					last = max(last, c.Start.Sub(failed))
 				}
 				errors := got.where(func(c call) bool { return c.err != nil })
 				t.Logf(
-					"%d calls, %d granted while it was away, up to %v after it failed, %d failed; back after %v", len(got),
+					"%d calls, %d granted while it was away, up to %v after it failed, %d failed; back after %v",
+					len(got),
 					len(leased), last, len(errors), recovered,
 				)
 				if len(errors) == 0 {

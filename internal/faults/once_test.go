@@ -192,8 +192,8 @@ type cutMode struct {
 	name string
 	cuts int
 	opts []rratelimiter.LimiterOption
-	// doubtful: callers may get ErrOutcomeUnknown. In other modes none does, as long as there is time
-	// to retry the call.
+	// doubtful: callers may get ErrOutcomeUnknown. In other modes none does, as long as there is
+	// time to retry the call.
 	doubtful bool
 	all      bool // with AllowAll
 	each     bool // each process has the whole rate
@@ -213,7 +213,11 @@ func TestManyCuts(t *testing.T) {
 		{name: "plain", cuts: 800},
 		{name: "scarce", cuts: 400, scarce: true},
 		{name: "by the server's clock", cuts: 500, opts: []rratelimiter.LimiterOption{rratelimiter.WithServerTime()}},
-		{name: "a record per request", cuts: 600, opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}},
+		{
+			name: "a record per request",
+			cuts: 600,
+			opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()},
+		},
 		{name: "joined records", cuts: 800, doubtful: true,
 			opts: []rratelimiter.LimiterOption{rratelimiter.WithGranularity(10 * time.Second)}},
 		{name: "all of several", cuts: 400, all: true},
@@ -407,7 +411,8 @@ func manyCuts(t *testing.T, addr string, random *rand.Rand, mode cutMode) time.D
 			len(records), doubtful[i],
 		)
 		if recorded < granted[i] || recorded > granted[i]+doubtful[i] || recorded == 0 {
-			t.Errorf("limiter %d: %d permits granted, %d recorded, %d of unknown outcome", i, granted[i], recorded, doubtful[i])
+			t.Errorf("limiter %d: %d permits granted, %d recorded, %d of unknown outcome",
+				i, granted[i], recorded, doubtful[i])
 		}
 	}
 	return got.percentile(50)
@@ -436,7 +441,9 @@ func TestRepeatedLater(t *testing.T) {
 				for way, what := range ways {
 					name := fmt.Sprintf("%v %s, forgotten %v, %d options", hold, what, forgotten, len(opts))
 					all.Go(func() { // they wait, nearly all the time
-						t.Run(name, func(t *testing.T) { repeatedLater(t, server, rate, n, way, hold, forgotten, opts) })
+						t.Run(name, func(t *testing.T) {
+							repeatedLater(t, server, rate, n, way, hold, forgotten, opts)
+						})
 					})
 				}
 			}
@@ -445,7 +452,8 @@ func TestRepeatedLater(t *testing.T) {
 }
 
 func repeatedLater(
-	t *testing.T, server *redistest.Server, rate rratelimiter.Rate, n int64, way int, hold time.Duration, forgotten bool,
+	t *testing.T, server *redistest.Server, rate rratelimiter.Rate, n int64, way int, hold time.Duration,
+	forgotten bool,
 	opts []rratelimiter.LimiterOption,
 ) {
 	var budget atomic.Int64
@@ -542,7 +550,8 @@ func TestBlindRepetitionTakesTwice(t *testing.T) {
 	t.Logf("%s; %d permits granted, %d calls failed, %d permits taken", text, granted.Load(), failed.Load(), taken)
 	if taken <= granted.Load()+failed.Load() {
 		t.Errorf(
-			"%d permits were granted, %d calls failed, and no more than that were taken: %d", granted.Load(), failed.Load(),
+			"%d permits were granted, %d calls failed, and no more than that were taken: %d", granted.Load(),
+			failed.Load(),
 			taken,
 		)
 	}

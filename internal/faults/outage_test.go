@@ -53,7 +53,8 @@ func drawOutage(t *testing.T, r *round) {
 	answers := map[string][]answer{}
 	var running sync.WaitGroup
 	for name, options := range map[string][]rratelimiter.LimiterOption{
-		"without": {rratelimiter.WithRate(ample)}, "with": {rratelimiter.WithRate(ample), rratelimiter.WithFallback(0.5)},
+		"without": {rratelimiter.WithRate(ample)},
+		"with":    {rratelimiter.WithRate(ample), rratelimiter.WithFallback(0.5)},
 	} {
 		o := &outages{}
 		limiter := rratelimiter.NewClient(server.Client(), rratelimiter.WithObserver(o)).RateLimiter(name, options...)
@@ -99,7 +100,10 @@ func drawOutage(t *testing.T, r *round) {
 	for _, s := range []struct {
 		name, title string
 		kinds       []string
-	}{{"without", "default", []string{prompt, broken, late, prompt}}, {"with", "WithFallback", []string{prompt, locally, prompt}}} {
+	}{
+		{"without", "default", []string{prompt, broken, late, prompt}},
+		{"with", "WithFallback", []string{prompt, locally, prompt}},
+	} {
 		fmt.Fprintf(&b, "    section %s\n", s.title)
 		from := time.Duration(0)
 		for i, kind := range s.kinds {
@@ -137,7 +141,8 @@ func drawOutage(t *testing.T, r *round) {
 		if err != nil || !ok || !also {
 			t.Fatalf("%s lacks the marks of the picture: %v", page, err)
 		}
-		if err := os.WriteFile(page, []byte(before+pictureBegin+"\n"+b.String()+"\n"+pictureEnd+after), 0o644); err != nil {
+		if err := os.WriteFile(page, []byte(before+pictureBegin+"\n"+b.String()+"\n"+pictureEnd+after),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -55,10 +55,10 @@ func TestReplica(t *testing.T) {
 				}
 				return ask(1, func() (bool, error) { return limiter.TryAcquire(t.Context(), 1) })
 			})
-			// A call makes no attempt that would end after it, as far as the last one shows. One that takes
-			// longer, on a busy machine, ends the call without its reply. The calls of a kind share
-			// attempts: so 16 calls are at least four. If one of twenty ends so, three of four do with a
-			// probability of 5e-4.
+			// A call makes no attempt that would end after it, as far as the last one shows. One
+			// that takes longer, on a busy machine, ends the call without its reply. The calls of a
+			// kind share attempts: so 16 calls are at least four. If one of twenty ends so, three
+			// of four do with a probability of 5e-4.
 			said := 0
 			var late net.Error
 			for _, c := range got {
@@ -149,18 +149,26 @@ func TestFullMemory(t *testing.T) {
 		"acquire, other rate":  acquire(rratelimiter.WithEnforcedRate(rratelimiter.PerMinute(30))),
 		"acquire, each":        acquire(rratelimiter.WithRecordPerRequest()),
 		"acquire, granularity": acquire(rratelimiter.WithGranularity(time.Second)),
-		"acquire, refused":     plain(func(l *rratelimiter.Limiter) error { _, err := l.TryAcquire(ctx, 20); return err }),
-		"up to":                plain(func(l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 50); return err }),
-		"allow":                plain(func(l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 1); return err }),
-		"allow all":            plain(func(l *rratelimiter.Limiter) error { _, err := client.AllowAll(ctx, 1, l, l); return err }),
+		"acquire, refused": plain(func(l *rratelimiter.Limiter) error {
+			_, err := l.TryAcquire(ctx, 20)
+			return err
+		}),
+		"up to":     plain(func(l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 50); return err }),
+		"allow":     plain(func(l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 1); return err }),
+		"allow all": plain(func(l *rratelimiter.Limiter) error { _, err := client.AllowAll(ctx, 1, l, l); return err }),
 		"allow all of two": plain(func(l *rratelimiter.Limiter) error {
 			_, err := client.AllowAll(ctx, 15, l, client.RateLimiter("other", rratelimiter.WithRate(minute)))
 			return err
 		}),
-		"release one":         plain(func(l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 1); return err }),
-		"release all":         plain(func(l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 50); return err }),
-		"try to set the rate": plain(func(l *rratelimiter.Limiter) error { _, err := l.TrySetRate(ctx, minute); return err }),
-		"set the rate":        plain(func(l *rratelimiter.Limiter) error { return l.SetRate(ctx, rratelimiter.PerMinute(30)) }),
+		"release one": plain(func(l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 1); return err }),
+		"release all": plain(func(l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 50); return err }),
+		"try to set the rate": plain(func(l *rratelimiter.Limiter) error {
+			_, err := l.TrySetRate(ctx, minute)
+			return err
+		}),
+		"set the rate": plain(func(l *rratelimiter.Limiter) error {
+			return l.SetRate(ctx, rratelimiter.PerMinute(30))
+		}),
 		"keep state": plain(func(l *rratelimiter.Limiter) error {
 			return l.SetRate(ctx, rratelimiter.PerMinute(30), rratelimiter.KeepState())
 		}),
@@ -199,7 +207,8 @@ func TestFullMemory(t *testing.T) {
 			if redis.HasErrorPrefix(err, "OOM") {
 				refused++
 				if !reflect.DeepEqual(before, after) {
-					t.Errorf("%s on %s: refused, and yet the keys changed: from\n%v to\n%v", operation, what, before, after)
+					t.Errorf("%s on %s: refused, and yet the keys changed: from\n%v to\n%v",
+						operation, what, before, after)
 				}
 				if errors.Is(err, rratelimiter.ErrOutcomeUnknown) ||
 					!strings.Contains(err.Error(), name) && !strings.HasPrefix(operation, "allow all") {
@@ -274,7 +283,8 @@ func TestFailedSave(t *testing.T) {
 		"acquire up to": func() error { _, err := limiter.AcquireUpTo(ctx, 1); return err },
 		"allow all":     func() error { _, err := client.AllowAll(ctx, 1, limiter); return err },
 		"with a fallback": func() error {
-			_, err := rratelimiter.NewClient(server.Client(redistest.NoDeadlines)).RateLimiter("unsaved", rratelimiter.WithFallback(1)).TryAcquire(ctx, 1)
+			_, err := rratelimiter.NewClient(server.Client(redistest.NoDeadlines)).RateLimiter("unsaved",
+				rratelimiter.WithFallback(1)).TryAcquire(ctx, 1)
 			return err
 		},
 		"release":  func() error { _, err := limiter.Release(ctx, 1); return err },
@@ -376,7 +386,8 @@ func TestEachKeyGone(t *testing.T) {
 				errMore = nil // more than all
 			}
 			if more || got != test.free || errMore != nil || errGot != nil {
-				t.Errorf("%v without %s: %v, %v; %d, %v; %d are free", kind, test.key, more, errMore, got, errGot, test.free)
+				t.Errorf("%v without %s: %v, %v; %d, %v; %d are free",
+					kind, test.key, more, errMore, got, errGot, test.free)
 			}
 			state, err := limiter.State(ctx)
 			if err != nil || !state.Consistent || state.Available != 0 || state.Rate != rate {
@@ -477,7 +488,8 @@ func TestEviction(t *testing.T) {
 		}
 	}
 	t.Logf(
-		"%d calls; of %d limiters %d had lost some of their keys, before they were asked once more", len(got), limiters, torn,
+		"%d calls; of %d limiters %d had lost some of their keys, before they were asked once more", len(got), limiters,
+		torn,
 	)
 	row{
 		section: lost, fault: "the server evicts keys (`allkeys-lru`) under load, `WithRate`", sees: "nothing",

@@ -103,7 +103,8 @@ func firstGrant(t *testing.T, l *rratelimiter.Limiter, since time.Time) time.Dur
 func noServer(t *testing.T, c call) {
 	t.Helper()
 	var answer redis.Error
-	if errors.As(c.err, &answer) || errors.Is(c.err, rratelimiter.ErrNotInitialized) || errors.Is(c.err, redis.ErrClosed) {
+	if errors.As(c.err, &answer) || errors.Is(c.err, rratelimiter.ErrNotInitialized) ||
+		errors.Is(c.err, redis.ErrClosed) {
 		t.Errorf("a call to a server that is down: %v", c.err)
 	}
 }
@@ -179,7 +180,8 @@ func TestRedisClientClosed(t *testing.T) {
 	}
 	tests := []*closing{{what: "one server", rdb: server.Client()}, {what: "cluster", rdb: nodes.ClusterClient()}}
 	for _, test := range tests {
-		test.limiter = rratelimiter.NewClient(test.rdb).RateLimiter("closed", rratelimiter.WithRate(rratelimiter.PerHour(1)))
+		test.limiter = rratelimiter.NewClient(test.rdb).RateLimiter("closed",
+			rratelimiter.WithRate(rratelimiter.PerHour(1)))
 		if err := test.limiter.Acquire(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}

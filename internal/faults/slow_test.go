@@ -81,7 +81,8 @@ func hangServer(t *testing.T, r *round) {
 	if err := limiter.Acquire(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	with := func(callers int, enough <-chan struct{}, acquire func(ctx context.Context, caller int) (bool, error)) calls {
+	with := func(callers int, enough <-chan struct{},
+		acquire func(ctx context.Context, caller int) (bool, error)) calls {
 		return load(callers, 1, 20*time.Millisecond, enough, func(caller int) call {
 			ctx, cancel := context.WithTimeout(t.Context(), own)
 			defer cancel()
@@ -97,7 +98,10 @@ func hangServer(t *testing.T, r *round) {
 	var calling sync.WaitGroup
 	// Measure the machine's own lateness with goroutines that only wait for a deadline.
 	calling.Go(func() {
-		idle = with(callers/4, over, func(ctx context.Context, _ int) (bool, error) { <-ctx.Done(); return false, ctx.Err() })
+		idle = with(callers/4, over, func(ctx context.Context, _ int) (bool, error) {
+			<-ctx.Done()
+			return false, ctx.Err()
+		})
 	})
 	calling.Go(func() {
 		got = with(callers, over, func(ctx context.Context, caller int) (bool, error) {

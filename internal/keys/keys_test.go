@@ -27,7 +27,10 @@ func TestKeyNamesAreRedissons(t *testing.T) {
 			"\x00\xff\r\n", "{\x00\xff\r\n}:value", "{\x00\xff\r\n}:value:ID", "{\x00\xff\r\n}:permits",
 			"{\x00\xff\r\n}:permits:ID",
 		}},
-		{"заказы", [Count]string{"заказы", "{заказы}:value", "{заказы}:value:ID", "{заказы}:permits", "{заказы}:permits:ID"}},
+		{
+			"заказы",
+			[Count]string{"заказы", "{заказы}:value", "{заказы}:value:ID", "{заказы}:permits", "{заказы}:permits:ID"},
+		},
 	}
 	for _, test := range tests {
 		if got := Names(test.name, "ID"); got != test.want {
@@ -52,7 +55,14 @@ func TestOddNamesScatterTheirKeys(t *testing.T) {
 }
 
 func TestTagged(t *testing.T) {
-	for name, want := range map[string]string{"rl": "{rl}", "a{b": "{a{b}", "a}": "{a}}", "{tag}x": "{tag}x", "{}x": "{{}x}", "": "{}"} {
+	for name, want := range map[string]string{
+		"rl":     "{rl}",
+		"a{b":    "{a{b}",
+		"a}":     "{a}}",
+		"{tag}x": "{tag}x",
+		"{}x":    "{{}x}",
+		"":       "{}",
+	} {
 		if got := Tagged(name); got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
 		}

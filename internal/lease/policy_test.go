@@ -30,7 +30,8 @@ func TestSurplus(t *testing.T) {
 		{"very many", 1e300, bucket, bucket, 7, 0, 0, most},
 		{"very many at once", -1, bucket, bucket, math.MaxInt64, 0, 0, most},
 	} {
-		if got := Surplus(test.pace, bucket, test.rest, test.refused, test.asked, test.left, test.ends); got != test.want {
+		if got := Surplus(test.pace, bucket, test.rest, test.refused, test.asked, test.left,
+			test.ends); got != test.want {
 			t.Errorf("%s: %d are wanted, not %d", test.name, got, test.want)
 		}
 	}

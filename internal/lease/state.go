@@ -40,12 +40,14 @@ func (l *Lease) clone() *Lease {
 func (l *Ledger) AppendState(to []int64) []int64 {
 	for _, held := range []*Lease{l.current.Load(), l.next} {
 		if held != nil {
-			to = append(to, -2, held.Permits, held.left.Load(), number(held.refill.Load()), held.At, held.Began.UnixMicro(),
+			to = append(to, -2, held.Permits, held.left.Load(), number(held.refill.Load()), held.At,
+				held.Began.UnixMicro(),
 				int64(held.Lasts), int64(held.Renews))
 		}
 	}
 	return append(
-		to, -3, number(l.refilling.Load()), int64(l.interval), int64(l.barred), int64(l.changes), int64(l.backs.waiting),
+		to, -3, number(l.refilling.Load()), int64(l.interval), int64(l.barred), int64(l.changes),
+		int64(l.backs.waiting),
 		int64(l.backs.running),
 	)
 }

@@ -48,7 +48,10 @@ func stages() ([][]string, error) {
 	}
 	return slices.Concat(
 		[][]string{
-			{"-timeout", "4m", "./internal/schedule", "./internal/dispatch", "./internal/exchange/...", "./internal/smallscope"},
+			{
+				"-timeout", "4m", "./internal/schedule", "./internal/dispatch", "./internal/exchange/...",
+				"./internal/smallscope",
+			},
 		},
 		quick,
 		all,
@@ -243,7 +246,8 @@ func (m mutation) kill(overlay string, before killer) (by killer, how string, er
 		todo = slices.Insert(todo, 0, before.stage())
 	}
 	for _, s := range todo {
-		cmd := exec.Command("go", append([]string{"test", "-vet=off", "-count=1", "-failfast", "-overlay", overlay}, s...)...)
+		cmd := exec.Command("go",
+			append([]string{"test", "-vet=off", "-count=1", "-failfast", "-overlay", overlay}, s...)...)
 		out, err := cmd.CombinedOutput()
 		var exit *exec.ExitError
 		if err != nil && !errors.As(err, &exit) {

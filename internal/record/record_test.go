@@ -91,7 +91,8 @@ func TestKindsOfRecords(t *testing.T) {
 			t.Errorf("%v: an own record is taken for %d", f, k)
 		}
 		if f != Redisson313 {
-			if k, _ := me.KindOf(originOf(append(AppendShare([]byte(prefixOf(me, f, 1)), f, 5), permits...))); k != Self {
+			if k, _ := me.KindOf(originOf(append(AppendShare([]byte(prefixOf(me, f, 1)), f, 5),
+				permits...))); k != Self {
 				t.Errorf("%v: an own record with a share is taken for %d", f, k)
 			}
 		}

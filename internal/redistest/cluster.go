@@ -233,7 +233,8 @@ func (n *Nodes) Failover(key string) (killed *Server) {
 				break
 			}
 			if time.Now().After(deadline) {
-				n.tb.Fatalf("redistest: %s is not replaced after %v, as %s has it: %v", killed.Addr, clusterLimit, s.Addr, err)
+				n.tb.Fatalf("redistest: %s is not replaced after %v, as %s has it: %v",
+					killed.Addr, clusterLimit, s.Addr, err)
 			}
 		}
 	}
@@ -248,7 +249,8 @@ func (n *Nodes) downAfter(d time.Duration) {
 			continue
 		}
 		client := redis.NewClient(s.Options())
-		err := client.ConfigSet(context.Background(), "cluster-node-timeout", strconv.FormatInt(d.Milliseconds(), 10)).Err()
+		err := client.ConfigSet(context.Background(), "cluster-node-timeout",
+			strconv.FormatInt(d.Milliseconds(), 10)).Err()
 		_ = client.Close()
 		if err != nil {
 			n.tb.Fatalf("redistest: cluster node %s: %v", s.Addr, err)

@@ -55,7 +55,9 @@ func TestClusterNodeComesBackWithItsSlots(t *testing.T) {
 func TestClusterReplicaTakesOver(t *testing.T) {
 	t.Parallel()
 	nodes := ReplicatedCluster(t, 3)
-	client := nodes.ClusterClient(func(o *redis.ClusterOptions) { o.ClusterStateReloadInterval = 100 * time.Millisecond })
+	client := nodes.ClusterClient(func(o *redis.ClusterOptions) {
+		o.ClusterStateReloadInterval = 100 * time.Millisecond
+	})
 	if err := client.Set(ctx, "b", "value", 0).Err(); err != nil {
 		t.Fatal(err)
 	}

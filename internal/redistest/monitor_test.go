@@ -72,7 +72,9 @@ func TestMonitorLosesNothing(t *testing.T) {
 	const clients, pipelines, each = 4, 20, 250
 	s := Real(t)
 	recording := Monitor(
-		t, s.Addr, func(c Command) bool { return c.Name() == "RPUSH" }, func(c Command) bool { return c.Args[1] != "other" },
+		t, s.Addr, func(c Command) bool {
+			return c.Name() == "RPUSH"
+		}, func(c Command) bool { return c.Args[1] != "other" },
 	)
 	var group sync.WaitGroup
 	padding := strings.Repeat("\x00", 500)

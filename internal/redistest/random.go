@@ -18,8 +18,8 @@ func Random(m *testing.M, cases int) {
 	Main(m)
 }
 
-// Drawing parses the flags, and sets those of rapid that are not given: the seed is always the same,
-// so a run that fails after others have passed tells something about a change. The flags
+// Drawing parses the flags, and sets those of rapid that are not given: the seed is always the
+// same, so a run that fails after others have passed tells something about a change. The flags
 // -rapid.checks and -rapid.seed search further. more are flags that a package sets, too.
 func Drawing(more map[string]string) {
 	flag.Parse()

@@ -2,11 +2,11 @@
 // does not depend on limiters.
 //
 // Most tests use Each: the same body runs against the embedded server, against a real redis-server
-// with RESP3 and, in make proof, against one of the oldest supported release with RESP2. Tests that stop, kill or
-// configure the server get one of their own from Real. All others share one process and get a
-// logical database each (Shared, Oldest), which takes less than a millisecond. Cluster starts a
-// cluster, and Sentinel a master with replicas and sentinels. Monitor records the commands that a
-// real server executes. RealTLS and ClusterTLS start servers that accept only TLS.
+// with RESP3 and, in make proof, against one of the oldest supported release with RESP2. Tests that
+// stop, kill or configure the server get one of their own from Real. All others share one process
+// and get a logical database each (Shared, Oldest), which takes less than a millisecond. Cluster
+// starts a cluster, and Sentinel a master with replicas and sentinels. Monitor records the commands
+// that a real server executes. RealTLS and ClusterTLS start servers that accept only TLS.
 //
 // A missing redis-server fails a test. Only with go test -short, tests use the embedded server
 // alone, and those that need a real one are skipped. RRATELIMITER_REDIS_SERVER names another binary

@@ -42,7 +42,8 @@ func TestEachGivesAnEmptyServerOfEachKind(t *testing.T) {
 			if err := client.Set(ctx, "key", "value", 0).Err(); err != nil {
 				t.Error(err)
 			}
-			if (s.Mini() == nil) != s.IsReal() || (s.Pid() != 0) != s.IsReal() || (s.Version() == "miniredis") == s.IsReal() {
+			if (s.Mini() == nil) != s.IsReal() || (s.Pid() != 0) != s.IsReal() ||
+				(s.Version() == "miniredis") == s.IsReal() {
 				t.Errorf("real %v, but pid %d, version %q, embedded %v", s.IsReal(), s.Pid(), s.Version(), s.Mini())
 			}
 			opts, err := redis.ParseURL(s.URL())
@@ -74,7 +75,8 @@ func TestEachUsesANamedReleaseAlone(t *testing.T) {
 	var kinds []string
 	Each(t, func(t *testing.T, s *Server) {
 		kinds = append(
-			kinds, fmt.Sprintf("%s, real %v", strings.TrimPrefix(t.Name(), "TestEachUsesANamedReleaseAlone/"), s.IsReal()),
+			kinds, fmt.Sprintf("%s, real %v",
+				strings.TrimPrefix(t.Name(), "TestEachUsesANamedReleaseAlone/"), s.IsReal()),
 		)
 	})
 	if want := []string{"redis, real true"}; !slices.Equal(kinds, want) {
@@ -247,7 +249,11 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 		{"pause what is shared", "", func(tb testing.TB) { Shared(tb).Pause() }, []string{"use Real"}},
 		{"restart what is shared", "", func(tb testing.TB) { Shared(tb).Restart() }, []string{"use Real"}},
 		{"pause an embedded server", "", func(tb testing.TB) { Embedded(tb).Pause() }, []string{"use Real"}},
-		{"resume a killed server", "", func(tb testing.TB) { s := Real(tb); s.Kill(); s.Resume() }, []string{"does not run"}},
+		{"resume a killed server", "", func(tb testing.TB) {
+			s := Real(tb)
+			s.Kill()
+			s.Resume()
+		}, []string{"does not run"}},
 		{
 			"version of a killed server", "", func(tb testing.TB) { s := Real(tb); s.Kill(); s.Version() },
 			[]string{"version of 127.0.0.1"},
@@ -278,7 +284,10 @@ func TestReleasesAreWhatTheySay(t *testing.T) {
 	if err := os.WriteFile(other, []byte("#!/bin/sh\necho Redis server v=7.0.15 sha=00000000:0\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, binary := range map[string]string{"none": filepath.Join(t.TempDir(), "no-such-server"), "another release": other} {
+	for name, binary := range map[string]string{
+		"none":            filepath.Join(t.TempDir(), "no-such-server"),
+		"another release": other,
+	} {
 		t.Run(name, func(t *testing.T) {
 			for _, r := range Releases {
 				t.Setenv(r.env, binary)
@@ -315,7 +324,8 @@ func TestEachReleaseStartsIt(t *testing.T) {
 // A server without TLS is named, not its log. Where the environment names it, the test is skipped.
 func TestServerWithoutTLS(t *testing.T) {
 	without := filepath.Join(t.TempDir(), "redis-server")
-	if err := os.WriteFile(without, []byte("#!/bin/sh\necho '# Failed finding TLS support.'\nexit 1\n"), 0o755); err != nil {
+	if err := os.WriteFile(without, []byte("#!/bin/sh\necho '# Failed finding TLS support.'\nexit 1\n"),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("named", func(t *testing.T) {

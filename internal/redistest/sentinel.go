@@ -121,9 +121,11 @@ func startSentinel(dir, masterHost, masterPort string) (*process, error) {
 	for range portAttempts {
 		port := strconv.Itoa(freePort(false))
 		file := filepath.Join(dir, "sentinel-"+port+".conf")
-		conf := fmt.Sprintf("port %[2]s\nbind 127.0.0.1\ndir %[3]s\nlogfile \"\"\nsentinel monitor %[1]s %[4]s %[5]s %[6]d\n"+
+		conf := fmt.Sprintf("port %[2]s\nbind 127.0.0.1\ndir %[3]s\nlogfile \"\"\n"+
+			"sentinel monitor %[1]s %[4]s %[5]s %[6]d\n"+
 			"sentinel down-after-milliseconds %[1]s %[7]d\nsentinel failover-timeout %[1]s %[8]d\n",
-			MasterName, port, dir, masterHost, masterPort, quorum, patience.Milliseconds(), failoverTimeout.Milliseconds())
+			MasterName, port, dir, masterHost, masterPort, quorum, patience.Milliseconds(),
+			failoverTimeout.Milliseconds())
 		if err := os.WriteFile(file, []byte(conf), 0o600); err != nil {
 			return nil, err
 		}
@@ -151,7 +153,8 @@ func (w *Watched) downAfter(d, stagger time.Duration) {
 		}
 		_, err := askSentinel(s, func(c *redis.SentinelClient) (string, error) {
 			ms := (d + time.Duration(i)*stagger).Milliseconds()
-			return c.Set(context.Background(), MasterName, "down-after-milliseconds", strconv.FormatInt(ms, 10)).Result()
+			return c.Set(context.Background(), MasterName, "down-after-milliseconds",
+				strconv.FormatInt(ms, 10)).Result()
 		})
 		if err != nil {
 			w.tb.Fatalf("redistest: sentinel %s: %v", s.Addr, err)

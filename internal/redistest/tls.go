@@ -102,7 +102,8 @@ func newTLS(tb testing.TB) *TLS {
 	must(err)
 	ownerKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(err)
-	authorityBytes, err := x509.CreateCertificate(rand.Reader, authority, authority, authorityKey.Public(), authorityKey)
+	authorityBytes, err := x509.CreateCertificate(rand.Reader, authority, authority, authorityKey.Public(),
+		authorityKey)
 	must(err)
 	ownerBytes, err := x509.CreateCertificate(rand.Reader, owner, authority, ownerKey.Public(), authorityKey)
 	must(err)

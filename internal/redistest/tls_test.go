@@ -61,7 +61,8 @@ func TestTheCertificatesNameTheirIssuer(t *testing.T) {
 		}
 		block, _ := pem.Decode(text)
 		certificate, err := x509.ParseCertificate(block.Bytes)
-		if err != nil || certificate.Issuer.CommonName != "redistest authority" || certificate.Subject.CommonName == "" {
+		if err != nil || certificate.Issuer.CommonName != "redistest authority" ||
+			certificate.Subject.CommonName == "" {
 			t.Errorf("%s: issued by %v for %v, %v", file, certificate.Issuer, certificate.Subject, err)
 		}
 	}

@@ -59,7 +59,8 @@ func allot(
 			free.add(r.sizes(), 1)
 		}
 	}
-	rest, remains := remainder{batch: b, reply: g, now: now, spare: spare, free: freeOf(g), rates: ratesOf(g)}, freeOf(g)
+	rest, remains := remainder{batch: b, reply: g, now: now, spare: spare, free: freeOf(g), rates: ratesOf(g)},
+		freeOf(g)
 	for i, members := range b.members {
 		n := g.Granted(i, b.Ask.Groups[i])
 		rest.group(i, b.Ask.Groups[i])
@@ -78,7 +79,8 @@ func allot(
 				}
 				one.wait = due.Sub(since)
 			}
-			rest.ahead = rest.ahead || r.Kind == Wait && (one.verdict == waits || one.verdict == again) && rest.rates.fit(r)
+			rest.ahead = rest.ahead ||
+				r.Kind == Wait && (one.verdict == waits || one.verdict == again) && rest.rates.fit(r)
 			all = append(all, one)
 		}
 	}
@@ -153,7 +155,8 @@ func (rest *remainder) verdict(group int, r *Request, due time.Time) verdict {
 	case g.Undecided(group) && (r.Kind != Wait || r.mayWait(rest.now)):
 		return again
 	case rest.free.fit(r) && (r.Kind == Wait && !r.last || r.Kind != Wait && rest.batch.full && !g.Local()):
-		// a caller in front has left, or the next batch is sent for the rest of the queue in any case
+		// a caller in front has left, or the next batch is sent for the rest of the queue in any
+		// case
 		rest.free.add(r.sizes(), -1)
 		return again
 	case r.mayWait(due) || rest.undated && r.mayWait(rest.now):

@@ -107,7 +107,11 @@ func TestAllot(t *testing.T) {
 			name: "the next one gets the permits of a caller that has left", groups: []group{{"2wl 2w", 1, ms}},
 			want: "left, granted 0",
 		},
-		{name: "two get them", groups: []group{{"2wl", 1, 0}, {"1 1 1", 0, ms}}, want: "left, granted 0, granted 0, refused"},
+		{
+			name:   "two get them",
+			groups: []group{{"2wl", 1, 0}, {"1 1 1", 0, ms}},
+			want:   "left, granted 0, granted 0, refused",
+		},
 		{name: "they fit nobody", groups: []group{{"2wl", 1, 0}, {"3w", 0, ms}}, want: "left, waits", spare: "2"},
 		{
 			name: "they never pass a waiting request", groups: []group{{"1wl", 1, 0}, {"3w", 0, ms}, {"1", 0, ms}},
@@ -133,8 +137,10 @@ func TestAllot(t *testing.T) {
 			want: "again, again",
 		},
 		{
-			name: "expired records remain, but the timeout is over", groups: []group{{"6wt", 0, ms}}, notes: protocol.More,
-			want: "refused",
+			name:   "expired records remain, but the timeout is over",
+			groups: []group{{"6wt", 0, ms}},
+			notes:  protocol.More,
+			want:   "refused",
 		},
 
 		{
@@ -145,32 +151,47 @@ func TestAllot(t *testing.T) {
 			name: "one in front has left", groups: []group{{"3wl", 0, ms}, {"1w 1w 1w", 0, ms}}, free: 2,
 			want: "left, again, again, waits",
 		},
-		{name: "one in front is refused", groups: []group{{"3wt", 0, ms}, {"1w", 0, ms}}, free: 2, want: "refused, again"},
+		{
+			name:   "one in front is refused",
+			groups: []group{{"3wt", 0, ms}, {"1w", 0, ms}},
+			free:   2,
+			want:   "refused, again",
+		},
 		{
 			name: "one above the rate blocks nobody", groups: []group{{"12w", 0, ms}, {"1w", 0, ms}}, free: 1,
 			want: "waits, again",
 		},
 		{
-			name: "behind a full batch", groups: []group{{"1w", 1, 0}, {"1 1 1", 0, ms}}, free: 2, partial: true, full: true,
-			want: "granted 2, again, again, refused",
+			name:    "behind a full batch",
+			groups:  []group{{"1w", 1, 0}, {"1 1 1", 0, ms}},
+			free:    2,
+			partial: true,
+			full:    true,
+			want:    "granted 2, again, again, refused",
 		},
 		{
 			name: "what the fair share leaves", groups: []group{{"1w", 1, 0}, {"1", 0, ms}}, free: 2, partial: true,
 			want: "granted 2, refused",
 		},
 		{
-			name: "a full batch, decided by the process", groups: []group{{"1w", 1, 0}, {"1", 0, ms}}, free: 2, partial: true,
-			full: true, notes: protocol.Local, want: "granted 2, refused",
+			name:    "a full batch, decided by the process",
+			groups:  []group{{"1w", 1, 0}, {"1", 0, ms}},
+			free:    2,
+			partial: true,
+			full:    true, notes: protocol.Local, want: "granted 2, refused",
 		},
 
 		{name: "permits are kept free", groups: []group{{"1k", 0, 0}, {"1w", 0, ms}}, free: 1, want: "waits"},
 		{
-			name: "permits are kept free of some", groups: []group{{"3wl", 0, ms}, {"1k", 0, 0}, {"1w 1w", 0, ms}}, free: 2,
-			want: "left, again, waits",
+			name:   "permits are kept free of some",
+			groups: []group{{"3wl", 0, ms}, {"1k", 0, 0}, {"1w 1w", 0, ms}},
+			free:   2,
+			want:   "left, again, waits",
 		},
 		{
-			name: "kept permits are none of a caller that has left", groups: []group{{"1wl", 1, 0}, {"1k", 0, 0}, {"1w", 0, ms}},
-			want: "left, granted 0",
+			name:   "kept permits are none of a caller that has left",
+			groups: []group{{"1wl", 1, 0}, {"1k", 0, 0}, {"1w", 0, ms}},
+			want:   "left, granted 0",
 		},
 
 		{
@@ -182,40 +203,54 @@ func TestAllot(t *testing.T) {
 			want: "granted 5/1, refused",
 		},
 		{
-			name: "more than the rate of the second", groups: []group{{"1/11", -2, 0}, {"1/1", 1, 0}}, free: 9, other: 9,
-			want: "exceeded, granted 9/9",
+			name:   "more than the rate of the second",
+			groups: []group{{"1/11", -2, 0}, {"1/1", 1, 0}},
+			free:   9,
+			other:  9,
+			want:   "exceeded, granted 9/9",
 		},
 		{
-			name: "the next one that fits both gets them", groups: []group{{"2/2l", 1, 0}, {"1/3", 0, ms}, {"2/1", 0, ms}},
-			want: "left, refused, granted 0/0", spare: "0/1",
+			name:   "the next one that fits both gets them",
+			groups: []group{{"2/2l", 1, 0}, {"1/3", 0, ms}, {"2/1", 0, ms}},
+			want:   "left, refused, granted 0/0", spare: "0/1",
 		},
 		{
-			name: "they fit one limiter of nobody", groups: []group{{"2/2l 2/2l", 2, 0}, {"5/1", 0, ms}, {"1/5", 0, ms}},
-			want: "left, left, refused, refused", spare: "4/4",
+			name:   "they fit one limiter of nobody",
+			groups: []group{{"2/2l 2/2l", 2, 0}, {"5/1", 0, ms}, {"1/5", 0, ms}},
+			want:   "left, left, refused, refused", spare: "4/4",
 		},
 		{
 			name: "they never pass a waiting set", groups: []group{{"1/1wl", 1, 0}, {"1/2w", 0, ms}, {"1/1", 0, ms}},
 			want: "left, waits, refused", spare: "1/1",
 		},
 		{
-			name: "a set above one rate blocks nobody", groups: []group{{"1/12w", 0, ms}, {"1/1w", 0, ms}}, free: 1, other: 1,
-			want: "waits, again",
+			name:   "a set above one rate blocks nobody",
+			groups: []group{{"1/12w", 0, ms}, {"1/1w", 0, ms}},
+			free:   1,
+			other:  1,
+			want:   "waits, again",
 		},
 		{
 			name: "a set in front has left", groups: []group{{"1/3wl", 0, ms}, {"1/1w 1/1w", 0, ms}}, free: 9, other: 1,
 			want: "left, again, waits",
 		},
 		{
-			name: "permits of one limiter are kept free", groups: []group{{"0/1k", 0, 0}, {"1/1w", 0, ms}}, free: 5, other: 1,
-			want: "waits",
+			name:   "permits of one limiter are kept free",
+			groups: []group{{"0/1k", 0, 0}, {"1/1w", 0, ms}},
+			free:   5,
+			other:  1,
+			want:   "waits",
 		},
 		{
-			name: "a wait is not known", groups: []group{{"1/1", 0, unknown}, {"1/2w", 0, unknown}, {"1/1wt", 0, unknown}},
-			want: "again, again, refused",
+			name:   "a wait is not known",
+			groups: []group{{"1/1", 0, unknown}, {"1/2w", 0, unknown}, {"1/1wt", 0, unknown}},
+			want:   "again, again, refused",
 		},
 		{
-			name: "expired records remain, but the waits are known", groups: []group{{"5/1", 0, ms}}, notes: protocol.More,
-			want: "refused",
+			name:   "expired records remain, but the waits are known",
+			groups: []group{{"5/1", 0, ms}},
+			notes:  protocol.More,
+			want:   "refused",
 		},
 	} {
 		b, g := &Batch{full: c.full}, &protocol.Reply{Member: protocol.Member{Rate: 10, Free: c.free, Notes: c.notes}}

@@ -45,7 +45,10 @@ func (b *Batch) State() BatchState { return b.state }
 func (b *Batch) Reset() {
 	clear(b.Settled)
 	*b = Batch{
-		Ask: protocol.Ask{Groups: b.Ask.Groups[:0]}, Settled: b.Settled[:0], Owner: b.Owner, members: emptied(b.members),
+		Ask:     protocol.Ask{Groups: b.Ask.Groups[:0]},
+		Settled: b.Settled[:0],
+		Owner:   b.Owner,
+		members: emptied(b.members),
 	}
 }
 

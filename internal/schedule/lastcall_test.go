@@ -74,7 +74,8 @@ func TestLastCallsOfAQueue(t *testing.T) {
 		{"too late to matter", 90 * ms, []leaving{{n: 1, end: 100 * ms}}, nil, 95 * ms},
 		{"behind one that stays", time.Second, []leaving{{n: 1}, {n: 1, end: 100 * ms}}, []int{1}, 95 * ms},
 		{
-			"the last one leaves first", time.Second, []leaving{{n: 1, end: 200 * ms}, {n: 1, end: 100 * ms}}, []int{0, 1},
+			"the last one leaves first", time.Second, []leaving{{n: 1, end: 200 * ms}, {n: 1, end: 100 * ms}},
+			[]int{0, 1},
 			95 * ms,
 		},
 		{
@@ -82,16 +83,19 @@ func TestLastCallsOfAQueue(t *testing.T) {
 			[]leaving{{n: 1, free: 98 * ms}, {n: 1, end: 100 * ms}}, []int{1}, 99 * ms,
 		},
 		{
-			"those in front get theirs later", time.Second, []leaving{{n: 1, free: 100 * ms}, {n: 1, end: 100 * ms}}, nil,
+			"those in front get theirs later", time.Second, []leaving{{n: 1, free: 100 * ms}, {n: 1, end: 100 * ms}},
+			nil,
 			time.Second,
 		},
 		{
-			"more than the rate for all", time.Second, []leaving{{n: 6, end: 200 * ms}, {n: 5, end: 100 * ms}}, []int{0},
+			"more than the rate for all", time.Second, []leaving{{n: 6, end: 200 * ms}, {n: 5, end: 100 * ms}},
+			[]int{0},
 			195 * ms,
 		},
 		{"more than the rate alone", time.Second, []leaving{{n: 11, end: 100 * ms}}, []int{0}, 95 * ms},
 		{
-			"one in flight is left out", time.Second, []leaving{{n: 10, end: 50 * ms, inFlight: true}, {n: 1, end: 100 * ms}},
+			"one in flight is left out", time.Second,
+			[]leaving{{n: 10, end: 50 * ms, inFlight: true}, {n: 1, end: 100 * ms}},
 			[]int{1}, 95 * ms,
 		},
 	} {
@@ -102,7 +106,8 @@ func TestLastCallsOfAQueue(t *testing.T) {
 		}
 		soonest, _ := q.soonest(start.Add(time.Second), Poll)
 		if soonest := soonest.Sub(start); !slices.Equal(last, c.last) || soonest != c.soonest {
-			t.Errorf("%s: last calls of %v, the soonest at %v; expected %v, %v", c.name, last, soonest, c.last, c.soonest)
+			t.Errorf("%s: last calls of %v, the soonest at %v; expected %v, %v",
+				c.name, last, soonest, c.last, c.soonest)
 		}
 	}
 }

@@ -25,8 +25,8 @@ const (
 	longestPoll  = 15 * time.Second
 	mostPolls    = 4 // after so many the polls are of the longest kind
 
-	// While callers wait, a limiter with a keep-alive is kept for an interval and a second after each
-	// call. So they poll it an interval and so much after the last call, at the latest.
+	// While callers wait, a limiter with a keep-alive is kept for an interval and a second after
+	// each call. So they poll it an interval and so much after the last call, at the latest.
 	keepSlack = time.Second / 2
 
 	// A poll shortly before the permits return would be in vain: a sleep that ends so soon after it
@@ -50,7 +50,8 @@ const (
 )
 
 var causeNames = [...]string{
-	"next event", "permits free", "our turn", "last call", "gathered", "poll", "linger over", "node back", "may be last",
+	"next event", "permits free", "our turn", "last call", "gathered", "poll", "linger over", "node back",
+	"may be last",
 }
 
 func (c Cause) String() string { return causeNames[c] }
@@ -59,7 +60,8 @@ func (c Cause) String() string { return causeNames[c] }
 type pacer struct {
 	wake  Moment // when that is; zero: never
 	cause Cause  // why then
-	// the queue lingers: the next batch is sent at wake, or once this many requests queue; 0: it does not
+	// the queue lingers: the next batch is sent at wake, or once this many requests queue; 0: it
+	// does not
 	linger   int
 	polls    int           // polls in a row that slept to their end, at most mostPolls
 	members  []member      // one for each limiter
@@ -159,7 +161,8 @@ func (q *Queue) plan(m Moment, b *Batch, g *protocol.Reply, beaten bool) (sleeps
 	urgent, answered := q.urgent(), len(b.Settled)
 	switch {
 	case q.inFlight != nil || p.linger > 0:
-	case g.Rate > 0 && !g.Local() && took >= q.settings.Linger && answered > 0 && (urgent || next == nil && answered > 1):
+	case g.Rate > 0 && !g.Local() && took >= q.settings.Linger && answered > 0 &&
+		(urgent || next == nil && answered > 1):
 		p.linger = answered + len(q.trying) + q.line.length
 		p.set(m, took/10, LingerOver)
 	case urgent || next == nil:

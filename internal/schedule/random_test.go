@@ -82,7 +82,11 @@ func (w *world) free(n int64) (free int64, at time.Time) {
 func (w *world) serve(b *Batch) (g protocol.Reply) {
 	g = protocol.Reply{
 		Member: protocol.Member{
-			Now: w.m.Clock.UnixMicro(), At: w.m.Clock.UnixMicro(), Rate: w.rate, Interval: w.interval, Origin: record.NoOrigin,
+			Now:      w.m.Clock.UnixMicro(),
+			At:       w.m.Clock.UnixMicro(),
+			Rate:     w.rate,
+			Interval: w.interval,
+			Origin:   record.NoOrigin,
 		},
 	}
 	g.MakeOutcomes(len(b.Ask.Groups))
@@ -160,7 +164,8 @@ func (w *world) check() {
 	}
 	if first != q.line.ready || length != q.line.length {
 		w.t.Fatalf(
-			"%d requests wait, not %d, or another one is the first that is not in flight\n%v", length, q.line.length, w.log,
+			"%d requests wait, not %d, or another one is the first that is not in flight\n%v", length, q.line.length,
+			w.log,
 		)
 	}
 }

@@ -21,10 +21,12 @@ type Request struct {
 	Front   []int64
 	Undated bool // it is not known from when on some of these count
 	Kind    Kind //
-	// the outcome of a refusal has the times when permits are free, though the request does not wait
+	// the outcome of a refusal has the times when permits are free, though the request does not
+	// wait
 	Detail bool
 	Next   bool // that of a grant has NextAfter
-	// end of the timeout: a request whose permits are free only then or later is refused; zero: none
+	// end of the timeout: a request whose permits are free only then or later is refused; zero:
+	// none
 	Until time.Time
 	// when the caller leaves: at the end of its timeout or of its context; zero: not known
 	End   time.Time

@@ -82,7 +82,8 @@ const MaxDetached = 3
 
 // Idle reports whether no request and no batch uses the queue.
 func (q *Queue) Idle() bool {
-	return q.line.first == nil && len(q.trying) == 0 && len(q.upTo) == 0 && len(q.keeps) == 0 && q.inFlight == nil && q.detached == 0 &&
+	return q.line.first == nil && len(q.trying) == 0 && len(q.upTo) == 0 && len(q.keeps) == 0 && q.inFlight == nil &&
+		q.detached == 0 &&
 		q.beside == 0 && q.pacer.linger == 0
 }
 

@@ -315,7 +315,8 @@ func TestALongLineLeavesRoomForTries(t *testing.T) {
 		}
 		try := &Request{N: 1}
 		s.join(try)
-		if b := new(Batch); !s.q.Due(s.m) || !s.q.Fill(s.m, b, func(lease.Draft) int64 { return 0 }) || !try.InFlight() {
+		if b := new(Batch); !s.q.Due(s.m) || !s.q.Fill(s.m, b, func(lease.Draft) int64 { return 0 }) ||
+			!try.InFlight() {
 			t.Errorf(
 				"with a record for each request %v, the first batch has %d requests, but not the one that does not wait",
 				perRequest, b.Requests(),

@@ -109,8 +109,10 @@ func TestSettleASet(t *testing.T) {
 		}
 		o := r.Outcome
 		first, other := o.Result, o.Of(1)
-		if first.Allowed != want.allowed || other.Allowed != want.allowed || [2]int64{first.Remaining, other.Remaining} != want.remaining ||
-			[2]time.Duration{first.RetryAfter, other.RetryAfter} != want.waits || first.Limit != 10 || other.Limit != 10 {
+		if first.Allowed != want.allowed || other.Allowed != want.allowed ||
+			[2]int64{first.Remaining, other.Remaining} != want.remaining ||
+			[2]time.Duration{first.RetryAfter, other.RetryAfter} != want.waits || first.Limit != 10 ||
+			other.Limit != 10 {
 			t.Errorf("request %d: %+v", i, o)
 		}
 		if want.allowed && other.At != o.At+1 {
@@ -143,8 +145,11 @@ func TestASetWaitsForTheSlowest(t *testing.T) {
 	first, second := waitBoth(1, 1), waitBoth(2, 2)
 	s.join(first, second)
 	b := s.sends(first, second)
-	s.asks(b, 2, protocol.Group{Size: 1, Rest: []int64{1}, Count: 1}, protocol.Group{Size: 2, Rest: []int64{2}, Count: 1})
-	if f := s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{5, 0}, outcome{0, [2]time.Duration{0, 400 * ms}}, outcome{0, [2]time.Duration{0, 500 * ms}})); !f.Sleeps {
+	s.asks(b, 2, protocol.Group{Size: 1, Rest: []int64{1}, Count: 1},
+		protocol.Group{Size: 2, Rest: []int64{2}, Count: 1})
+	if f := s.q.Settle(s.m, b,
+		s.replyOfBoth(b, [2]int64{5, 0}, outcome{0, [2]time.Duration{0, 400 * ms}},
+			outcome{0, [2]time.Duration{0, 500 * ms}})); !f.Sleeps {
 		t.Error("the requests do not sleep")
 	}
 	s.wakes(400 * ms)
@@ -166,7 +171,11 @@ func TestASetWaitsForTheSlowest(t *testing.T) {
 // FreeAt goes by the wait for one limiter. It is not known before a reply, and for a request that
 // waits only for those in front of it.
 func TestFreeAt(t *testing.T) {
-	for _, waits := range [][]time.Duration{{100 * ms, 300 * ms, 200 * ms}, {300 * ms, 100 * ms, 200 * ms}, {300 * ms, 0, 300 * ms}} {
+	for _, waits := range [][]time.Duration{
+		{100 * ms, 300 * ms, 200 * ms},
+		{300 * ms, 100 * ms, 200 * ms},
+		{300 * ms, 0, 300 * ms},
+	} {
 		r := &Request{N: 1, Rest: []int64{1, 1}}
 		r.Outcome = Outcome{
 			Result: Result{RetryAfter: waits[0]},
@@ -229,7 +238,8 @@ func TestASetAboveARate(t *testing.T) {
 	above := waitBoth(1, 11)
 	s.join(above)
 	b = s.sends(first, behind, above)
-	f := s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{}, outcome{0, [2]time.Duration{100 * ms, 0}}, outcome{granted: -2}))
+	f := s.q.Settle(s.m, b,
+		s.replyOfBoth(b, [2]int64{}, outcome{0, [2]time.Duration{100 * ms, 0}}, outcome{granted: -2}))
 	if !errors.Is(above.Outcome.Err, ErrExceedsRate) || f.Denied != 0 || f.Others[0].Denied != 1 {
 		t.Errorf("%v, %+v", above.Outcome.Err, f)
 	}
@@ -256,7 +266,8 @@ func TestSetsBehindACallThatFails(t *testing.T) {
 		}
 		if !reflect.DeepEqual(f, want) || r.Outcome.Err != failed || !stalled && later.Outcome.Err != behind ||
 			s.q.Idle() == stalled {
-			t.Errorf("stalled %v: %+v, errors %v and %v, idle %v", stalled, f, r.Outcome.Err, later.Outcome.Err, s.q.Idle())
+			t.Errorf("stalled %v: %+v, errors %v and %v, idle %v",
+				stalled, f, r.Outcome.Err, later.Outcome.Err, s.q.Idle())
 		}
 	}
 }
@@ -292,7 +303,8 @@ func TestWhatIsInFrontOfASetIsKeptFree(t *testing.T) {
 	s.join(first, second, third, try)
 	b := s.sends(first, second, third, try)
 	one := protocol.Group{Size: 1, Rest: []int64{1}, Count: 1}
-	s.asks(b, 5, one, protocol.Group{Size: 0, Rest: []int64{3}}, one, protocol.Group{Size: 2, Rest: []int64{0}}, one, one)
+	s.asks(b, 5, one, protocol.Group{Size: 0, Rest: []int64{3}}, one, protocol.Group{Size: 2, Rest: []int64{0}}, one,
+		one)
 }
 
 // What is in front of a set that the batch does not carry is kept free of those behind it, too.
@@ -525,8 +537,12 @@ func TestARequestBehindAKeepWithoutADateIsNotRefused(t *testing.T) {
 			event func(s *story, k *Keep)
 			asks  []protocol.Group
 		}{
-			"counts later": {func(s *story, k *Keep) { s.q.Redate(k, s.m.Clock.Add(time.Hour), s.m.Clock) }, []protocol.Group{eight}},
-			"counts now":   {func(s *story, k *Keep) { s.q.Redate(k, start.Add(-ms), s.m.Clock) }, []protocol.Group{five, eight}},
+			"counts later": {func(s *story, k *Keep) {
+				s.q.Redate(k, s.m.Clock.Add(time.Hour), s.m.Clock)
+			}, []protocol.Group{eight}},
+			"counts now": {func(s *story, k *Keep) {
+				s.q.Redate(k, start.Add(-ms), s.m.Clock)
+			}, []protocol.Group{five, eight}},
 			"left":         {func(s *story, k *Keep) { s.q.Drop(k, time.Time{}) }, []protocol.Group{eight}},
 			"was granted":  {func(s *story, k *Keep) { s.q.Drop(k, start) }, []protocol.Group{eight}},
 			"granted late": {func(s *story, k *Keep) { s.q.Drop(k, s.m.Mono) }, []protocol.Group{eight}},

@@ -112,7 +112,8 @@ func (q *Queue) AppendState(to []int64, m Moment, batches []*Batch, requests []*
 	s.requests(q.trying)
 	s.requests(q.upTo)
 	s.add(
-		int64(slices.Index(batches, q.inFlight)), int64(q.detached), int64(q.beside), number(q.recheck), number(q.resting),
+		int64(slices.Index(batches, q.inFlight)), int64(q.detached), int64(q.beside), number(q.recheck),
+		number(q.resting),
 	)
 	s.add(q.rates.first, q.mayPass.first)
 	s.add(q.rates.rest...)
@@ -177,8 +178,10 @@ func (s *state) requests(all []*Request) {
 func (s *state) batch(b *Batch) {
 	a := &b.Ask
 	s.add(
-		int64(b.state), nanos(b.started), number(b.full), int64(b.undated), int64(len(b.members)), int64(a.Strict), number(a.UpTo),
-		number(a.Detail), number(a.Next), number(a.Rebuild), number(a.Check), number(a.Partial), number(a.Apart), a.Lease,
+		int64(b.state), nanos(b.started), number(b.full), int64(b.undated), int64(len(b.members)), int64(a.Strict),
+		number(a.UpTo),
+		number(a.Detail), number(a.Next), number(a.Rebuild), number(a.Check), number(a.Partial), number(a.Apart),
+		a.Lease,
 	)
 	for _, members := range b.members {
 		s.requests(members)

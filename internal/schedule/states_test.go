@@ -28,8 +28,10 @@ func TestTransitions(t *testing.T) {
 		for to := range batchTransitions {
 			s := BatchState(from)
 			allowed := slices.Contains(batchTransitions[from], BatchState(to))
-			if panicked := panics(func() { s.To(BatchState(to)) }); panicked == allowed || allowed && s != BatchState(to) {
-				t.Errorf("a batch from %v to %v: panicked %v, allowed %v", BatchState(from), BatchState(to), panicked, allowed)
+			if panicked := panics(func() { s.To(BatchState(to)) }); panicked == allowed ||
+				allowed && s != BatchState(to) {
+				t.Errorf("a batch from %v to %v: panicked %v, allowed %v",
+					BatchState(from), BatchState(to), panicked, allowed)
 			}
 		}
 	}

@@ -24,7 +24,9 @@ func TestStories(t *testing.T) {
 		s := &stage{
 			m: at(0), requests: map[string]*Request{}, batches: map[string]*Batch{}, keeps: map[string]*Keep{},
 		}
-		datadriven.RunTest(t, path, func(_ *testing.T, d *datadriven.TestData) string { return s.play(arguments{t, d}) })
+		datadriven.RunTest(t, path, func(_ *testing.T, d *datadriven.TestData) string {
+			return s.play(arguments{t, d})
+		})
 	})
 }
 
@@ -167,8 +169,13 @@ func (s *stage) reply(b *Batch, a arguments) {
 	if g.Ahead = a.number("ahead", 0); g.Ahead > 0 {
 		lasts := a.duration(a.text("lasts", "0s"))
 		s.ledger.Brought(s.ledger.Ticket(), &lease.Lease{
-			Rate: g.Rate, Interval: g.Interval, Free: g.Free, At: now + lasts.Microseconds(), Began: s.m.Mono, Lasts: lasts,
-			Permits: g.Ahead,
+			Rate:     g.Rate,
+			Interval: g.Interval,
+			Free:     g.Free,
+			At:       now + lasts.Microseconds(),
+			Began:    s.m.Mono,
+			Lasts:    lasts,
+			Permits:  g.Ahead,
 		}, false, s.m)
 		s.say("a lease of %d permits for %v", s.ledger.Held(s.m), lasts)
 	}

@@ -17,8 +17,8 @@ import (
 func TestTurns(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		// permits that this process was granted, one grant 10 ms after the other, the last one at the
-		// start
+		// permits that this process was granted, one grant 10 ms after the other, the last one at
+		// the start
 		own   []int64
 		sizes []int64
 		waits []int64 // ms: when the permits of each are free
@@ -28,7 +28,12 @@ func TestTurns(t *testing.T) {
 		{name: "behind one that waits longer", sizes: []int64{9, 1}, waits: []int64{50, 7}, want: "50 50"},
 		{name: "before one that waits longer", sizes: []int64{1, 9}, waits: []int64{7, 50}, want: "7 50"},
 		{name: "as many as the rate", sizes: []int64{5, 5}, waits: []int64{7, 7}, want: "7 7"},
-		{name: "more than the rate", sizes: []int64{5, 5, 1, 4, 1}, waits: []int64{7, 7, 7, 7, 7}, want: "7 7 107 107 107"},
+		{
+			name:  "more than the rate",
+			sizes: []int64{5, 5, 1, 4, 1},
+			waits: []int64{7, 7, 7, 7, 7},
+			want:  "7 7 107 107 107",
+		},
 		{name: "many times the rate", sizes: []int64{10, 10, 10, 1}, waits: []int64{7, 7, 7, 7}, want: "7 107 207 307"},
 		{name: "behind a part of one in front", sizes: []int64{4, 7, 2}, waits: []int64{7, 7, 7}, want: "7 107 107"},
 		{

@@ -186,8 +186,10 @@ func (s *search) key(b *numbers, w *world, i int) {
 			call.recent, call.first, call.setFirst = 0, call.last, call.set
 		}
 		b.add(
-			call.n, int64(call.ids), int64(call.recent), call.served, int64(call.ticket), int64(call.first), int64(call.last),
-			flag(call.setFirst), flag(call.set), int64(call.attempt), flag(call.replied), int64(call.reply), flag(call.void),
+			call.n, int64(call.ids), int64(call.recent), call.served, int64(call.ticket), int64(call.first),
+			int64(call.last),
+			flag(call.setFirst), flag(call.set), int64(call.attempt), flag(call.replied), int64(call.reply),
+			flag(call.void),
 		)
 		for _, number := range call.behind {
 			if at := c.index(number); at >= 0 {

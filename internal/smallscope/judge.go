@@ -77,7 +77,8 @@ func (s *search) judge(w *world, i int, call *call, g *protocol.Reply, f *schedu
 	var wait time.Duration // of the first caller that waits
 	if waiting != nil && !call.Ask.Partial {
 		if waiting.N <= f.Unclaimed {
-			return s.violated("%d permits of callers that have left are lost: a caller waits for %d", f.Unclaimed, waiting.N)
+			return s.violated("%d permits of callers that have left are lost: a caller waits for %d",
+				f.Unclaimed, waiting.N)
 		}
 		if c.first() == waiting.number && waiting.N > g.Free {
 			wait = max(waiting.Outcome.RetryAfter-m.Clock.Sub(c.queue.Since(m, g)), 0)
@@ -96,10 +97,12 @@ func (s *search) judge(w *world, i int, call *call, g *protocol.Reply, f *schedu
 			}
 		case o.Err != nil || r.Kind != schedule.Try:
 		case waiting == nil && c.queue.Waiting() == 0 && r.N <= f.Unclaimed:
-			return s.violated("%d permits of callers that have left are lost: a request for %d is refused", f.Unclaimed, r.N)
+			return s.violated("%d permits of callers that have left are lost: a request for %d is refused",
+				f.Unclaimed, r.N)
 		case c.queue.Waiting() > 0 && (o.Remaining != 0 || o.RetryAfter < wait):
 			return s.violated(
-				"a request is refused with %d permits left, to be made again after %v, though a caller waits for %v", o.Remaining,
+				"a request is refused with %d permits left, to be made again after %v, though a caller waits for %v",
+				o.Remaining,
 				o.RetryAfter, wait,
 			)
 		}
@@ -141,7 +144,8 @@ func (s *search) sound(w *world, i int) error {
 	free := c.queue.InFlight() == nil
 	if idle := len(c.calls)+len(c.callers) == 0; c.queue.Idle() != idle {
 		return s.violated(
-			"the queue of %s has %d calls and %d callers, and says that it is idle: %t", s.Clients[i].Name, len(c.calls),
+			"the queue of %s has %d calls and %d callers, and says that it is idle: %t", s.Clients[i].Name,
+			len(c.calls),
 			len(c.callers), !idle,
 		)
 	}
@@ -153,10 +157,12 @@ func (s *search) sound(w *world, i int) error {
 		case free && !r.asked && !r.Until.IsZero():
 			return s.violated("a caller of %s for %d with a timeout is not asked for", s.Clients[i].Name, r.N)
 		case free && !r.blocked && r.number == c.first() && !s.redisson():
-			return s.violated("a caller of %s for %d is not asked for, though its permits may be free", s.Clients[i].Name, r.N)
+			return s.violated("a caller of %s for %d is not asked for, though its permits may be free",
+				s.Clients[i].Name, r.N)
 		case free && r.number == c.dueTo && c.first() == c.dueTo && wake.After(latest(c.due, now).Add(s.late())):
 			return s.violated(
-				"a caller of %s whose permits are free in %v is asked for only in %v", s.Clients[i].Name, c.due.Sub(now),
+				"a caller of %s whose permits are free in %v is asked for only in %v", s.Clients[i].Name,
+				c.due.Sub(now),
 				wake.Sub(now),
 			)
 		}

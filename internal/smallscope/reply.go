@@ -29,7 +29,8 @@ func (s *search) server(w *world, i int) error {
 				return nil
 			}
 			return s.executed(next, i, m, done.reply)
-		}, "the server executes %q of %s: %v", s.commands.all[m.command].args, s.Clients[i].Name, s.replies.all[done.reply])
+		}, "the server executes %q of %s: %v", s.commands.all[m.command].args, s.Clients[i].Name,
+			s.replies.all[done.reply])
 		if err != nil {
 			return err
 		}
@@ -71,8 +72,8 @@ func (s *search) executed(w *world, i int, m message, reply int) error {
 		}
 		call.replied, call.reply = true, reply
 		if c.retries == 0 && (call.Batch == nil || call.Ask.Lease == 0) {
-			// After a later reply, the grant is certainly in no further window, and the client is free
-			// later. So nothing is missed if the reply comes at once.
+			// After a later reply, the grant is certainly in no further window, and the client is
+			// free later. So nothing is missed if the reply comes at once.
 			return s.receive(w, i, at)
 		}
 		return nil
@@ -88,7 +89,9 @@ func (s *search) replied(w *world, i int) error {
 		var err error
 		if call.replied {
 			err = s.event(
-				w, i, func(next *world, _ *client) error { return s.receive(next, i, at) }, "%s has the reply %v", spec.Name,
+				w, i, func(next *world, _ *client) error {
+					return s.receive(next, i, at)
+				}, "%s has the reply %v", spec.Name,
 				s.replies.all[call.reply],
 			)
 		}

@@ -74,7 +74,8 @@ func (s *search) request(w *world, i int, call *call) (*protocol.AcquireRequest,
 	if call.served > 0 { // the encoder learns it from a reply
 		_, _ = new(
 			protocol.AcquireRequest,
-		).Reply(e, new(script.Attempts), []int64{0, s.Rate, s.Interval.Milliseconds(), 0, 0, 6, 0, call.served, 0, record.NoOrigin, 0, 0})
+		).Reply(e, new(script.Attempts),
+			[]int64{0, s.Rate, s.Interval.Milliseconds(), 0, 0, 6, 0, call.served, 0, record.NoOrigin, 0, 0})
 	}
 	r.Next(s.recents.all[call.recent])
 	args := r.Args(nil, e, call.Ask, false)

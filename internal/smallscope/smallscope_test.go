@@ -98,7 +98,10 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 		},
 		{
 			name: "a change while a caller waits", least: 7000, rate: 3, times: early[:1],
-			clients: change(func(c *Client) { c.Changes = 1; c.Callers = append(c.Callers, Waits(1, 1)) }, leased("leased", 2), plain(2)),
+			clients: change(func(c *Client) {
+				c.Changes = 1
+				c.Callers = append(c.Callers, Waits(1, 1))
+			}, leased("leased", 2), plain(2)),
 		},
 		{
 			name: "requests that a lease is too small for", least: 10000, rate: 5, times: early[:2],
@@ -126,7 +129,9 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 		},
 		{
 			name: "a caller that waits ends leases", least: 19000, rate: 3,
-			clients: change(func(c *Client) { c.Callers = append(c.Callers, Waits(1, 2)) }, leased("leased", 1), plain(3)),
+			clients: change(func(c *Client) {
+				c.Callers = append(c.Callers, Waits(1, 2))
+			}, leased("leased", 1), plain(3)),
 		},
 		{
 			name: "callers that wait", least: 17000, rate: 3, times: queue[1:],
@@ -137,7 +142,10 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 			clients: change(func(c *Client) { c.Stalls = true }, waiting(leaves, Waits(1, 3)), plain(2)),
 		},
 		{
-			name: "callers that try behind one that waits and calls that stall", least: 17000, rate: 3, times: queue[1:],
+			name:    "callers that try behind one that waits and calls that stall",
+			least:   17000,
+			rate:    3,
+			times:   queue[1:],
 			clients: change(func(c *Client) { c.Stalls = true }, waiting(Waits(1, 3), Tries(2, 1)), plain(2)),
 		},
 		{
@@ -146,7 +154,9 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 		},
 		{
 			name: "callers that wait and calls that stall and fail", least: 25000, rate: 2, times: queue[:2],
-			clients: change(func(c *Client) { c.Retries, c.Stalls = 1, true }, waiting(Waits(1, 2), Waits(1, 1), Tries(1, 1))),
+			clients: change(func(c *Client) {
+				c.Retries, c.Stalls = 1, true
+			}, waiting(Waits(1, 2), Waits(1, 1), Tries(1, 1))),
 		},
 		{
 			name: "callers that leave permits to Redisson", least: 16000, rate: 3,
@@ -156,7 +166,8 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 		{
 			name: "callers with timeouts", least: 6000, rate: 2, times: queue,
 			clients: []Client{
-				waiting(Caller{Kind: schedule.Wait, Sizes: []int64{1, 2}, Comes: 1, Timeout: 20 * ms}, Waits(1, 1)), plain(2),
+				waiting(Caller{Kind: schedule.Wait, Sizes: []int64{1, 2}, Comes: 1, Timeout: 20 * ms}, Waits(1, 1)),
+				plain(2),
 			},
 		},
 		{

@@ -76,7 +76,12 @@ func (s *search) exit(w *world, i int) error {
 	c, m := w.clients[i], s.moment(w, i)
 	for c.queue.Due(m) {
 		call := call{
-			Batch: new(schedule.Batch), ids: c.ids, recent: c.recent, served: c.served, ticket: c.ledger.Ticket(), first: w.at,
+			Batch:    new(schedule.Batch),
+			ids:      c.ids,
+			recent:   c.recent,
+			served:   c.served,
+			ticket:   c.ledger.Ticket(),
+			first:    w.at,
 			setFirst: c.set,
 		}
 		for _, other := range c.callers {
@@ -135,7 +140,14 @@ func (s *search) trouble(w *world, i int) error {
 	if s.Crashes > w.crashes && (c.ledger.Holds() || len(c.calls) > 0) {
 		next := w.copy()
 		next.crashes++
-		own := &client{comes: c.comes, retries: c.retries, changes: c.changes, life: c.life + 1, set: c.set, sent: c.sent}
+		own := &client{
+			comes:   c.comes,
+			retries: c.retries,
+			changes: c.changes,
+			life:    c.life + 1,
+			set:     c.set,
+			sent:    c.sent,
+		}
 		s.start(own, i)
 		next.clients[i] = own
 		if err := s.step(next, "%s crashes", spec.Name); err != nil {
@@ -304,7 +316,10 @@ func (s *search) background(w *world, i int) (err error) {
 			}
 			s.post(
 				next, i,
-				message{command: s.command(protocol.SetRateScript.SHA, keysOf(s.id(i, c.life)), request.Args()), what: sets},
+				message{
+					command: s.command(protocol.SetRateScript.SHA, keysOf(s.id(i, c.life)), request.Args()),
+					what:    sets,
+				},
 			)
 			return nil
 		}, "%s sends a change", spec.Name)

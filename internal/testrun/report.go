@@ -76,7 +76,13 @@ type failure struct{ name, output, repeat string }
 
 // command returns the collector of one more go command, which has these arguments.
 func (r *report) command(args ...string) *command {
-	return &command{r, slices.Contains(args, "-race"), map[string]*strings.Builder{}, map[string]time.Time{}, map[string]bool{}}
+	return &command{
+		r,
+		slices.Contains(args, "-race"),
+		map[string]*strings.Builder{},
+		map[string]time.Time{},
+		map[string]bool{},
+	}
 }
 
 // line takes one line of the output of go test -json, and returns whether it is about a failure.

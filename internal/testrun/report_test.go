@@ -53,7 +53,13 @@ func TestFailuresStandAtTheEnd(t *testing.T) {
 		t.Error("that is a success")
 	}
 	_, end, _ := strings.Cut(out, "The slowest tests:")
-	for _, wanted := range []string{"s  example.com/suite TestGood", "FAILED: example.com/suite TestBad/inner\n", "the inner reason", "no test may skip\nexample.com/suite TestSkipped", "3 tests, 0 packages passed, 1 tests skipped, 2 failures"} {
+	for _, wanted := range []string{
+		"s  example.com/suite TestGood",
+		"FAILED: example.com/suite TestBad/inner\n",
+		"the inner reason",
+		"no test may skip\nexample.com/suite TestSkipped",
+		"3 tests, 0 packages passed, 1 tests skipped, 2 failures",
+	} {
 		if strings.Count(end, wanted) != 1 {
 			t.Errorf("%q does not stand once at the end of\n%s", wanted, out)
 		}
@@ -63,8 +69,8 @@ func TestFailuresStandAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestTheLastLinesRunFailedTestsAgain reads the commands at the end of a report, with the seeds that
-// the failures name.
+// TestTheLastLinesRunFailedTestsAgain reads the commands at the end of a report, with the seeds
+// that the failures name.
 func TestTheLastLinesRunFailedTestsAgain(t *testing.T) {
 	t.Setenv("GOWORK", "off")
 	t.Setenv("RRATELIMITER_PROOF", "")
@@ -83,7 +89,8 @@ go test -count=1 -run '^TestBad$/^a_sum:_1\+1$' example.com/suite # seed 5
 	many := `for _, i := range "abcdefghijkl" { t.Run(string(i), func(t *testing.T) { t.Error() }) }`
 	out, _ = reportOn(t, true, strings.Replace(suite, `fmt.Println("said by a good test")`, many+"; fmt.Print()", 1))
 	_, end, _ := strings.Cut(out, "To run what failed again:\n")
-	if lines := strings.Split(end, "\n"); len(lines) != repeats+1 || lines[repeats-1] != "# and 7 more, which stand above as FAILED" {
+	if lines := strings.Split(end, "\n"); len(lines) != repeats+1 ||
+		lines[repeats-1] != "# and 7 more, which stand above as FAILED" {
 		t.Errorf("of 13 failures, the report ends with\n%s", end)
 	}
 }
@@ -99,9 +106,12 @@ func TestOutcomes(t *testing.T) {
 		"passes":         {strings.Replace(suite, `t.Error("the inner reason")`, "", 1), "ok "},
 		"does not build": {strings.Replace(suite, "t.Error", "t.Errr", 1), "t.Errr undefined"},
 		"no syntax":      {"package suite\nfunc {", "expected 'IDENT'"},
-		"panics":         {strings.Replace(suite, `t.Error("the inner reason")`, `panic("all is lost")`, 1), "all is lost"},
-		"hangs":          {strings.Replace(suite, `t.Error("the inner reason")`, `select {}`, 1), "test timed out after 1s"},
-		"ends":           {strings.Replace(suite, `t.Error("the inner reason")`, `os.Exit(3)`, 1) + "\n", "FAILED"},
+		"panics": {
+			strings.Replace(suite, `t.Error("the inner reason")`, `panic("all is lost")`, 1),
+			"all is lost",
+		},
+		"hangs": {strings.Replace(suite, `t.Error("the inner reason")`, `select {}`, 1), "test timed out after 1s"},
+		"ends":  {strings.Replace(suite, `t.Error("the inner reason")`, `os.Exit(3)`, 1) + "\n", "FAILED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code := c.code
@@ -109,7 +119,8 @@ func TestOutcomes(t *testing.T) {
 				code = strings.Replace(code, `"fmt"`, `"fmt"; "os"`, 1)
 			}
 			out, ok := reportOn(t, true, code)
-			if _, end, _ := strings.Cut(out, "The slowest tests:"); name != "passes" && !strings.Contains(end, c.wanted) ||
+			if _, end, _ := strings.Cut(out, "The slowest tests:"); name != "passes" &&
+				!strings.Contains(end, c.wanted) ||
 				!strings.Contains(out, c.wanted) {
 				t.Errorf("%q is not in\n%s", c.wanted, out)
 			}

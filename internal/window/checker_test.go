@@ -29,7 +29,8 @@ func TestCheckerAgreesWithLargest(t *testing.T) {
 			if r.Intn(1000) == 0 {
 				permits, at := checker.Largest()
 				if want, wantAt := Largest(grants[:i+1], interval); permits != want || !at.Equal(wantAt) {
-					t.Fatalf("round %d, after %d grants: got %d at %v, want %d at %v", round, i+1, permits, at, want, wantAt)
+					t.Fatalf("round %d, after %d grants: got %d at %v, want %d at %v",
+						round, i+1, permits, at, want, wantAt)
 				}
 			}
 		}

@@ -19,16 +19,33 @@ func TestLargestScores(t *testing.T) {
 		{"a microsecond less", []Score{{Permits: 3, At: 1000}, {Permits: 4, At: 1099}}, 7, 1000},
 		{"in any order", []Score{{Permits: 4, At: 1099}, {Permits: 3, At: 1000}}, 7, 1000},
 		{"equal windows: the first", []Score{{Permits: 4, At: 2000}, {Permits: 4, At: 1000}}, 4, 901},
-		{"a record removed before the next", []Score{{Permits: 3, At: 1000, Removed: 1050}, {Permits: 4, At: 1050}}, 4, 951},
-		{"a record removed after the next", []Score{{Permits: 3, At: 1000, Removed: 1051}, {Permits: 4, At: 1050}}, 7, 951},
-		{"removed long after it expired", []Score{{Permits: 3, At: 1000, Removed: 9000}, {Permits: 4, At: 1100}}, 4, 1001},
+		{
+			"a record removed before the next",
+			[]Score{{Permits: 3, At: 1000, Removed: 1050}, {Permits: 4, At: 1050}},
+			4,
+			951,
+		},
+		{
+			"a record removed after the next",
+			[]Score{{Permits: 3, At: 1000, Removed: 1051}, {Permits: 4, At: 1050}},
+			7,
+			951,
+		},
+		{
+			"removed long after it expired",
+			[]Score{{Permits: 3, At: 1000, Removed: 9000}, {Permits: 4, At: 1100}},
+			4,
+			1001,
+		},
 		{"a part given back: replaced at its own score", []Score{
-			{Permits: 5, At: 1000, Removed: 1040}, {Permits: 2, At: 1000, Added: 1040}, {Permits: 3, At: 1099, Added: 1099}}, 5, 901},
+			{Permits: 5, At: 1000, Removed: 1040}, {Permits: 2, At: 1000, Added: 1040},
+			{Permits: 3, At: 1099, Added: 1099}}, 5, 901},
 		{"a score in the future holds from when it was written", []Score{
 			{Permits: 5, At: 1010, Added: 1000}, {Permits: 2, At: 1000}}, 7, 901},
 		{"written when it had expired", []Score{{Permits: 5, At: 1000, Added: 1100}}, 0, 0},
 		{
-			"nothing, or less, written", []Score{{Permits: 0, At: 1000}, {Permits: -3, At: 1000}, {Permits: 1, At: 1000}}, 1,
+			"nothing, or less, written",
+			[]Score{{Permits: 0, At: 1000}, {Permits: -3, At: 1000}, {Permits: 1, At: 1000}}, 1,
 			901,
 		},
 		{"none", nil, 0, 0},

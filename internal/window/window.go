@@ -117,8 +117,8 @@ func largest(spans []span, interval int64) (permits, at int64) {
 	var sum int64
 	next := 0
 	for _, l := range leave {
-		// A window that starts at l.at holds the grants whose intervals open before l.at, not those that
-		// open at l.at.
+		// A window that starts at l.at holds the grants whose intervals open before l.at, not those
+		// that open at l.at.
 		for next < len(enter) && enter[next].at < l.at {
 			sum += enter[next].permits
 			next++

@@ -37,11 +37,17 @@ func TestLargestAtTheEdges(t *testing.T) {
 		{"a span ends just inside", []Grant{instant(3, 0), grant(4, 90*ms, 99*ms)}, 7, 0},
 		{"a span of an interval is certain nowhere", []Grant{grant(9, 0, 100*ms), instant(1, 50*ms)}, 1, 50 * ms},
 		{"a span of one millisecond less is", []Grant{grant(9, 0, 99*ms), instant(1, 50*ms)}, 10, 0},
-		{"a long span hides nothing else", []Grant{grant(9, -time.Hour, time.Hour), instant(2, 0), instant(3, 1*ms)}, 5, 0},
+		{
+			"a long span hides nothing else",
+			[]Grant{grant(9, -time.Hour, time.Hour), instant(2, 0), instant(3, 1*ms)},
+			5,
+			0,
+		},
 		{"ends in the wrong order", []Grant{grant(3, 20*ms, 10*ms), instant(4, 109*ms)}, 7, 10 * ms},
 		{"nothing, or less, granted", []Grant{instant(0, 0), instant(-5, 0), instant(2, 0)}, 2, 0},
 		{
-			"a chain counts only what fits", []Grant{instant(1, 0), instant(2, 60*ms), instant(4, 120*ms), instant(8, 180*ms)},
+			"a chain counts only what fits",
+			[]Grant{instant(1, 0), instant(2, 60*ms), instant(4, 120*ms), instant(8, 180*ms)},
 			12, 120 * ms,
 		},
 		{

@@ -4,10 +4,11 @@
 //	go run ./scripts/release                prints the version
 //	go run ./scripts/release set v0.2.0     sets another, in go.work and in each go.mod
 //	go run ./scripts/release tags           prints the tags of a release at that version, one for each module
-//	go run ./scripts/release proxy DIR      makes DIR a module proxy (GOPROXY=file://DIR) that has all modules at that version
-//	go run ./scripts/release outdated TOOL  prints the dependencies that are behind their newest release (the direct ones,
-//	                                        and the indirect ones of golang.org/x), and the tools, given as
-//	                                        MODULE@VERSION; fails if one can be updated
+//	go run ./scripts/release proxy DIR      makes DIR a module proxy (GOPROXY=file://DIR) that has all modules
+//	                                        at that version
+//	go run ./scripts/release outdated TOOL  prints the dependencies that are behind their newest release (the
+//	                                        direct ones, and the indirect ones of golang.org/x), and the tools,
+//	                                        given as MODULE@VERSION; fails if one can be updated
 //
 // The proxy has the files that git tracks, in the state of the checkout. The command fails if users
 // could not use a go.mod: if it replaces modules, or requires another version of a module of this
@@ -136,7 +137,8 @@ func (w *workspace) check() error {
 	var problems []error
 	for _, m := range w.modules {
 		for _, r := range m.Replace {
-			problems = append(problems, fmt.Errorf("%s replaces %s: go install would refuse it", m.Syntax.Name, r.Old.Path))
+			problems = append(problems,
+				fmt.Errorf("%s replaces %s: go install would refuse it", m.Syntax.Name, r.Old.Path))
 		}
 		for _, r := range m.Require {
 			if ours(r.Mod.Path) && r.Mod.Version != w.version {

@@ -347,7 +347,8 @@ func TestThePageSortsByUse(t *testing.T) {
 func TestThePageEscapesNames(t *testing.T) {
 	s := redistest.Real(t)
 	const name, shown = "a\x1b[31m\u202eb", `"a\x1b[31m\u202eb"`
-	if err := rratelimiter.NewClient(s.Client()).RateLimiter(name).SetRate(t.Context(), rratelimiter.PerSecond(3)); err != nil {
+	if err := rratelimiter.NewClient(s.Client()).RateLimiter(name).SetRate(t.Context(),
+		rratelimiter.PerSecond(3)); err != nil {
 		t.Fatal(err)
 	}
 	b := browser(t, 1000, 800, false)
@@ -382,7 +383,8 @@ func TestACardOffersTheClients(t *testing.T) {
 		`[...document.querySelectorAll(".whose option")].map((o) => o.textContent).join()`,
 		"choose a client,alice – 4 free,bob@home – 3 free",
 	)
-	b.until(`document.querySelector(".note").textContent + document.querySelector(".note").className`, "choose one.note")
+	b.until(`document.querySelector(".note").textContent + document.querySelector(".note").className`,
+		"choose one.note")
 	b.text(
 		`(whose = document.querySelector(".whose select"), whose.value = "bob@home", whose.dispatchEvent(new Event("change")))`,
 	)
@@ -411,8 +413,8 @@ func TestThePageTellsSinceWhenRedisIsAway(t *testing.T) {
 		dot   = `document.getElementById("live").className + ": " + document.getElementById("live").textContent`
 		since = `[...document.querySelectorAll(".since")].map((e) => e.textContent).join("; ")`
 		dim   = `["#list", ".card .figures", ".card figure"].map((what) => getComputedStyle(document.querySelector(what)).opacity).join()`
-		// How far from the right edge the line of free permits ends, and the bars of grants: "now" goes
-		// on without them.
+		// How far from the right edge the line of free permits ends, and the bars of grants: "now"
+		// goes on without them.
 		gap = `[...document.querySelectorAll(".card svg")].map((svg) => {
 			const drawn = Math.max(...[...svg.querySelectorAll(".line, rect[fill]")].map((e) => e.getBoundingClientRect().right));
 			return svg.querySelectorAll(".gap").length + (svg.getBoundingClientRect().right - drawn > 8 ? " behind" : " at the end");
@@ -622,8 +624,10 @@ func TestTheTerminalShowsWhatHappens(t *testing.T) {
 	t.Cleanup(func() { _ = exec.Command("tmux", "-S", socket, "kill-server").Run() }) // it may have ended by itself
 	time.Sleep(warm())
 	text := tmux("capture-pane", "-p", "-t", "view")
-	for _, want := range []string{"rrl watch", "orders  50/s", "payments  5/250ms", "of 50 free", "fewest free", "▁", "Go client ",
-		"Java or unknown", "last second", "q stops"} {
+	for _, want := range []string{
+		"rrl watch", "orders  50/s", "payments  5/250ms", "of 50 free", "fewest free", "▁", "Go client ",
+		"Java or unknown", "last second", "q stops",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

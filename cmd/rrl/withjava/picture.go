@@ -98,7 +98,8 @@ func (r recording) draw() ([]byte, error) {
 	zero, ofGo, ofBoth := []string{}, []string{}, []string{} // the lower and upper edges of the areas
 	for at := time.Duration(0); at <= shown; at += step {
 		inGo, inJava := r.within(at-interval, at)
-		zero, ofGo, ofBoth = append(zero, point(at, 0)), append(ofGo, point(at, inGo)), append(ofBoth, point(at, inGo+inJava))
+		zero, ofGo, ofBoth = append(zero, point(at, 0)), append(ofGo, point(at, inGo)),
+			append(ofBoth, point(at, inGo+inJava))
 	}
 	area := func(lower, upper []string) string {
 		lower = slices.Clone(lower)
@@ -122,7 +123,13 @@ func (r recording) draw() ([]byte, error) {
 			y -= height
 			bars = append(
 				bars,
-				bar{class, number(x(time.Duration(i)*tenth) + 0.75), number(y), number(x(tenth) - left - 1.5), number(height)},
+				bar{
+					class,
+					number(x(time.Duration(i)*tenth) + 0.75),
+					number(y),
+					number(x(tenth) - left - 1.5),
+					number(height),
+				},
 			)
 		}
 	}

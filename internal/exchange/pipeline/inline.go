@@ -24,8 +24,8 @@ const (
 
 // An inliner is what a pipeline knows about inline runs.
 type inliner struct {
-	// a copy of the node's client, which shares its connections: it ends a command with its context.
-	// It has no hooks. nil: no run is inline
+	// a copy of the node's client, which shares its connections: it ends a command with its
+	// context. It has no hooks. nil: no run is inline
 	copy   *redis.Client
 	timed  int       // runs, at most timedRuns
 	paused time.Time // there is no inline run before

@@ -23,10 +23,10 @@ const (
 	MaxStalled = 4   // stalled runs of a pipeline that released their slot; more of them keep it
 	MaxBatch   = 256 // batches of a run
 
-	// A run has stalled once it takes longer than ShortestStall and longer than stallFactor times its
-	// usual time. That multiple counts as no more than a quarter of the call timeout, or twice the
-	// usual time if that is more. A caller that arrives when a server begins to hang may wait for the
-	// call timeout and this time.
+	// A run has stalled once it takes longer than ShortestStall and longer than stallFactor times
+	// its usual time. That multiple counts as no more than a quarter of the call timeout, or twice
+	// the usual time if that is more. A caller that arrives when a server begins to hang may wait
+	// for the call timeout and this time.
 	ShortestStall = 20 * time.Millisecond
 	stallFactor   = 8
 )
@@ -41,12 +41,12 @@ type Batch interface {
 	Breaker() *breaker.Breaker // of its node
 	Prober() breaker.Prober
 
-	// Begun is called when its run begins: its callers get an error at due at the latest, and nothing
-	// waits for it from stallAt on.
+	// Begun is called when its run begins: its callers get an error at due at the latest, and
+	// nothing waits for it from stallAt on.
 	Begun(due, stallAt time.Time)
-	// Command makes the command; with text it carries the script's text instead of its SHA-1. It may
-	// serve some of the batches behind, the first ones, whose Command is not called then: it returns
-	// how many.
+	// Command makes the command; with text it carries the script's text instead of its SHA-1. It
+	// may serve some of the batches behind, the first ones, whose Command is not called then: it
+	// returns how many.
 	Command(ctx context.Context, text bool, behind []Batch) (cmd redis.Cmder, served int)
 	Err() error        // of the last command
 	Missing(err error) // the server lacks the script; the command is made again

@@ -187,8 +187,8 @@ func (t *Run) carry() {
 			i += served
 		}
 		if len(t.cmds) == 1 {
-			// Called here, and not a frame deeper: else the stack of each run's goroutine must grow for it,
-			// which takes a tenth of the time of a process with one hot limiter.
+			// Called here, and not a frame deeper: else the stack of each run's goroutine must grow
+			// for it, which takes a tenth of the time of a process with one hot limiter.
 			_ = t.pipeline.node.Process(t.context(), t.cmds[0])
 		} else {
 			t.exchange()

@@ -82,8 +82,8 @@ func (j *judge) end() {
 	ended := time.Now()
 	commands := j.watched.Stop()
 	j.watched = nil
-	// A grant of this period may be logged a little later, and by Java up to a command's time later;
-	// grants that overlap its end are not checked.
+	// A grant of this period may be logged a little later, and by Java up to a command's time
+	// later; grants that overlap its end are not checked.
 	time.Sleep(100 * time.Millisecond)
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -132,7 +132,8 @@ func spansOf(t *testing.T, commands []redistest.Command) map[string][]window.Gra
 			g, again := found[name][member]
 			if !again {
 				g = window.Grant{
-					Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))), Start: time.UnixMicro(score),
+					Permits: int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))),
+					Start:   time.UnixMicro(score),
 				}
 			}
 			g.End = c.Time
@@ -152,7 +153,8 @@ func (j *judge) report() string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(
-		w, "limiter, in %d stretches\trate\tpermits granted\tmost in a window\trecords\tmost in a window\n", j.stretches,
+		w, "limiter, in %d stretches\trate\tpermits granted\tmost in a window\trecords\tmost in a window\n",
+		j.stretches,
 	)
 	for _, l := range j.limits {
 		fmt.Fprintf(w, "%s\t%v\t%d\t%d\t%d\t%d\n",

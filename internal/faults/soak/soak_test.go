@@ -54,8 +54,8 @@ type limit struct {
 	name string
 	rate rratelimiter.Rate
 	opts []rratelimiter.LimiterOption // of Go clients
-	// joined: records are replaced by larger ones, which are not grants of their own, so their scores
-	// can't be checked.
+	// joined: records are replaced by larger ones, which are not grants of their own, so their
+	// scores can't be checked.
 	joined bool
 }
 
@@ -101,7 +101,8 @@ func (c *client) note(err error) {
 		text = "the caller's deadline"
 	case errors.As(err, &thrown):
 		all := words(thrown.Message)
-		text = thrown.Class[strings.LastIndexByte(thrown.Class, '.')+1:] + ": " + strings.Join(all[:min(len(all), 12)], " ")
+		text = thrown.Class[strings.LastIndexByte(thrown.Class, '.')+1:] + ": " +
+			strings.Join(all[:min(len(all), 12)], " ")
 	default:
 		all := words(text)
 		text = strings.Join(all[max(0, len(all)-5):], " ")
@@ -246,7 +247,8 @@ func anyWay(ctx context.Context, l *rratelimiter.Limiter, n int64) (bool, error)
 
 // runJava lets threads of a Java client acquire on each limit, every second limit blocked.
 func runJava(
-	ctx context.Context, t *testing.T, c *client, process *redisson.Process, j *judge, all []limit, length time.Duration,
+	ctx context.Context, t *testing.T, c *client, process *redisson.Process, j *judge, all []limit,
+	length time.Duration,
 ) {
 	var wg sync.WaitGroup
 	for i, l := range all {
@@ -285,7 +287,8 @@ func reportOf(clients []*client) string {
 		}
 		slices.Sort(kinds)
 		fmt.Fprintf(
-			w, "%s\t%d\t%d\t%d\t%s\n", c.name, c.grants.Load(), c.denied.Load(), c.failed.Load(), strings.Join(kinds, "; "),
+			w, "%s\t%d\t%d\t%d\t%s\n", c.name, c.grants.Load(), c.denied.Load(), c.failed.Load(),
+			strings.Join(kinds, "; "),
 		)
 	}
 	_ = w.Flush()

@@ -71,8 +71,8 @@ var strikes = []struct {
 		value, permits := "{"+name+"}:value", "{"+name+"}:permits"
 		keys := [][]any{{"del", name}, {"del", permits}, {"del", value}}
 		if *java {
-			// Redisson treats a limiter without a value as a fresh one, whatever is recorded, and so grants
-			// twice the rate under a continuous load.
+			// Redisson treats a limiter without a value as a fresh one, whatever is recorded, and
+			// so grants twice the rate under a continuous load.
 			keys[2] = append(keys[2], permits)
 		}
 		s.must(keys[s.random.IntN(len(keys))]...)
@@ -133,7 +133,8 @@ func (s *striker) strikeUntil(ctx context.Context) {
 			return
 		}
 		s.t.Logf(
-			"%s until %s, all back after %v, %s last", f.name, struck.Format("15:04:05.000"), back.Round(time.Millisecond), last,
+			"%s until %s, all back after %v, %s last", f.name, struck.Format("15:04:05.000"),
+			back.Round(time.Millisecond), last,
 		)
 		if s.tally[f.name] == nil {
 			s.tally[f.name] = &toll{}

@@ -313,8 +313,13 @@ func (p *process) complete(began time.Time, asked, granted, ahead, free int64, a
 	if ahead > 0 {
 		end := epoch.Add(at)
 		p.ledger.Brought(p.ledger.Ticket(), &lease.Lease{
-			Rate: p.s.rate, Interval: p.s.interval, Free: free, At: end.UnixMicro(), Began: began, Lasts: end.Sub(began),
-			Permits: ahead,
+			Rate:     p.s.rate,
+			Interval: p.s.interval,
+			Free:     free,
+			At:       end.UnixMicro(),
+			Began:    began,
+			Lasts:    end.Sub(began),
+			Permits:  ahead,
 		}, false, p.now())
 		if !p.sweeps {
 			p.sweeps = true
@@ -369,7 +374,12 @@ func TestPolicyInSimulation(t *testing.T) {
 					continue
 				}
 				of := scenario{
-					rate: 10_000, interval: 10 * time.Second, processes: processes, demand: demand, bursts: bursts, intervals: 5,
+					rate:      10_000,
+					interval:  10 * time.Second,
+					processes: processes,
+					demand:    demand,
+					bursts:    bursts,
+					intervals: 5,
 				}
 				plain := simulate(of)
 				of.lease = of.interval / 50
@@ -380,18 +390,21 @@ func TestPolicyInSimulation(t *testing.T) {
 				if bursts {
 					how = ", in bursts"
 				}
-				t.Logf("| %d | %.0f %%%s | %.1f %% | %.1f %% | %.1f %% | %.1f %% | %.0f %% |", processes, 100*demand, how,
+				t.Logf("| %d | %.0f %%%s | %.1f %% | %.1f %% | %.1f %% | %.1f %% | %.0f %% |", processes, 100*demand,
+					how,
 					100*plain.deniedPart(), 100*leased.deniedPart(), 100*plain.used, 100*leased.used, 100*calls)
 				if leased.largest > of.rate || plain.largest > of.rate {
 					t.Errorf("%d permits in a window with leases, %d without", leased.largest, plain.largest)
 				}
 				switch {
 				case demand <= .9 && falsely > .001:
-					t.Errorf("%.3f %% are denied, and %.3f %% without leases", 100*leased.deniedPart(), 100*plain.deniedPart())
+					t.Errorf("%.3f %% are denied, and %.3f %% without leases",
+						100*leased.deniedPart(), 100*plain.deniedPart())
 				case demand > 1 && !bursts && leased.used < .97:
 					t.Errorf("%.1f %% of the rate are used", 100*leased.used)
 				case leased.used < plain.used-.03:
-					t.Errorf("%.1f %% of the rate are used, and %.1f %% without leases", 100*leased.used, 100*plain.used)
+					t.Errorf("%.1f %% of the rate are used, and %.1f %% without leases",
+						100*leased.used, 100*plain.used)
 				}
 				if calls > 1.1 || processes == 1 && demand < .9 && calls > .15 {
 					t.Errorf("leases make %.0f %% of the calls", 100*calls)

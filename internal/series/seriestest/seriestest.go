@@ -20,8 +20,8 @@ type Exporter interface {
 	rratelimiter.RequestObserver
 	rratelimiter.GuardObserver
 	// Values returns the metrics that are not zero. The keys are names without prefix, unit and
-	// suffix, with the labels that are not empty: "requests{limiter=a,outcome=granted}". A histogram
-	// has the number of its values, and with the key "NAME.sum{...}" their sum.
+	// suffix, with the labels that are not empty: "requests{limiter=a,outcome=granted}". A
+	// histogram has the number of its values, and with the key "NAME.sum{...}" their sum.
 	Values(t *testing.T) map[string]float64
 }
 
@@ -53,7 +53,13 @@ func calls(t *testing.T, start func(func(string) string, int) Exporter) {
 	}{
 		"a call for many": {
 			rratelimiter.CallInfo{
-				Callers: 9, Granted: 4, Denied: 3, Permits: 12, Unclaimed: 2, Latency: 2 * time.Millisecond, Attempts: 1,
+				Callers:       9,
+				Granted:       4,
+				Denied:        3,
+				Permits:       12,
+				Unclaimed:     2,
+				Latency:       2 * time.Millisecond,
+				Attempts:      1,
 				DenyCacheHits: 5,
 				Leased:        20, Returned: 8, Void: 3,
 			},
@@ -62,15 +68,26 @@ func calls(t *testing.T, start func(func(string) string, int) Exporter) {
 				"call.requests{}":           9,
 				"requests{outcome=granted}": 4, "requests{outcome=denied}": 3, "requests{outcome=cached}": 5,
 				"decisions{by=redis}": 7, "decisions{by=cache}": 5, "granted.permits{}": 12, "unclaimed.permits{}": 2,
-				"lease.permits{outcome=taken}": 20, "lease.permits{outcome=returned}": 8, "lease.permits{outcome=void}": 3,
+				"lease.permits{outcome=taken}":    20,
+				"lease.permits{outcome=returned}": 8,
+				"lease.permits{outcome=void}":     3,
 			},
 		},
 		"a failure": {
 			rratelimiter.CallInfo{Callers: 3, Denied: 2, Attempts: 2, Err: down},
-			map[string]float64{"calls{outcome=failed}": 1, "call.duration{}": 1, "call.attempts{}": 2, "call.requests{}": 3},
+			map[string]float64{
+				"calls{outcome=failed}": 1,
+				"call.duration{}":       1,
+				"call.attempts{}":       2,
+				"call.requests{}":       3,
+			},
 		},
 		"a doubt": {
-			rratelimiter.CallInfo{Callers: 2, Denied: 2, Err: fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, down)},
+			rratelimiter.CallInfo{
+				Callers: 2,
+				Denied:  2,
+				Err:     fmt.Errorf("%w: %w", rratelimiter.ErrOutcomeUnknown, down),
+			},
 			map[string]float64{"calls{outcome=unknown}": 1, "call.duration{}": 1, "call.requests{}": 2},
 		},
 		"more than the rate": {
@@ -207,7 +224,8 @@ func guards(t *testing.T, start func(func(string) string, int) Exporter) {
 	e := start(nil, 2)
 	for policy, n := range map[string]int{"": 3, "api": 2} {
 		for range n {
-			e.Guard(t.Context(), rratelimiter.GuardInfo{Policy: policy, Outcome: "failed open", Err: errors.New("down")})
+			e.Guard(t.Context(),
+				rratelimiter.GuardInfo{Policy: policy, Outcome: "failed open", Err: errors.New("down")})
 		}
 	}
 	e.Guard(t.Context(), rratelimiter.GuardInfo{Policy: "one more", Outcome: "allowed"})

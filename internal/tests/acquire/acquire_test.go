@@ -69,7 +69,13 @@ func TestAllowBehindManyRecords(t *testing.T) {
 			rig.MustTry(t, l, 1, true)
 			clock.Advance(ms)
 		}
-		for n, want := range map[int64]time.Duration{1: 300 * ms, 2: 301 * ms, 512: 811 * ms, 513: 811 * ms, 700: 811 * ms} {
+		for n, want := range map[int64]time.Duration{
+			1:   300 * ms,
+			2:   301 * ms,
+			512: 811 * ms,
+			513: 811 * ms,
+			700: 811 * ms,
+		} {
 			got, err := l.Allow(t.Context(), n)
 			if want := (result(false, 700, 0, want, 300*ms, 999*ms)); err != nil || got != want {
 				t.Errorf("Allow(%d): %+v, %v, expected %+v", n, got, err, want)
@@ -227,7 +233,8 @@ func TestExcessIsOneCallersOwn(t *testing.T) {
 		}
 		for i, c := range excess {
 			b.Ended("the caller that asks for too much", c, false, 0)
-			if !errors.Is(c.Err, rratelimiter.ErrExceedsRate) || !strings.Contains(fmt.Sprint(c.Err), fmt.Sprint(11+i)) {
+			if !errors.Is(c.Err, rratelimiter.ErrExceedsRate) ||
+				!strings.Contains(fmt.Sprint(c.Err), fmt.Sprint(11+i)) {
 				t.Error(c.Err)
 			}
 		}
@@ -259,7 +266,8 @@ func TestRemainingInASharedCall(t *testing.T) {
 		for i, want := range []rratelimiter.Result{
 			// requests of one size are served together
 			result(true, 10, 7, 0, time.Second, time.Second), result(true, 10, 5, 0, time.Second, time.Second),
-			result(true, 10, 0, 0, time.Second, time.Second), result(false, 10, 0, time.Second, time.Second, time.Second),
+			result(true, 10, 0, 0, time.Second, time.Second),
+			result(false, 10, 0, time.Second, time.Second, time.Second),
 			result(true, 10, 3, 0, time.Second, time.Second),
 		} {
 			if results[i] != want {
@@ -294,9 +302,10 @@ func TestAcquireUpTo(t *testing.T) {
 func TestHangingServer(t *testing.T) {
 	server := redistest.Real(t)
 	const limit, noise = 400 * ms, 100 * ms
-	client, calm := rratelimiter.NewClient(server.Client(), rratelimiter.WithCallTimeout(limit)), rratelimiter.NewClient(
-		server.Client(), rig.Patient,
-	)
+	client, calm := rratelimiter.NewClient(server.Client(), rratelimiter.WithCallTimeout(limit)),
+		rratelimiter.NewClient(
+			server.Client(), rig.Patient,
+		)
 	l, full := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000))),
 		calm.RateLimiter("full", rratelimiter.WithRate(rratelimiter.PerHour(1)))
 	rig.MustTry(t, calm.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000))), 1, true)
@@ -404,13 +413,15 @@ func TestPerClient(t *testing.T) {
 		rdb := server.Client()
 		a, b := rratelimiter.NewClient(rdb, rratelimiter.WithClientID("a"), rig.Patient),
 			rratelimiter.NewClient(rdb, rratelimiter.WithClientID("b"), rig.Patient)
-		rig.MustSet(t, a.RateLimiter("l"), rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 3, Interval: time.Minute})
+		rig.MustSet(t, a.RateLimiter("l"),
+			rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 3, Interval: time.Minute})
 		for _, c := range []*rratelimiter.Client{a, b} {
 			rig.MustTry(t, c.RateLimiter("l"), 3, true)
 			rig.MustTry(t, c.RateLimiter("l"), 1, false)
 		}
 		// as after a restart
-		rig.MustTry(t, rratelimiter.NewClient(rdb, rratelimiter.WithClientID("a"), rig.Patient).RateLimiter("l"), 1, false)
+		rig.MustTry(t, rratelimiter.NewClient(rdb, rratelimiter.WithClientID("a"), rig.Patient).RateLimiter("l"), 1,
+			false)
 		if n := rdb.Exists(t.Context(), "{l}:value", "{l}:permits").Val(); n != 0 {
 			t.Error("the shared state is used")
 		}

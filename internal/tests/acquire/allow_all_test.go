@@ -42,7 +42,8 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 		before := r.Dump()
 		results, err = r.Client.AllowAll(ctx, 2, a, b, c)
 		want = []rratelimiter.Result{
-			result(false, 10, 6, 0, 59*time.Second, 59*time.Second), result(false, 6, 2, 0, 59*time.Second, 59*time.Second),
+			result(false, 10, 6, 0, 59*time.Second, 59*time.Second),
+			result(false, 6, 2, 0, 59*time.Second, 59*time.Second),
 			result(false, 5, 1, 3599*time.Second, 3599*time.Second, 3599*time.Second),
 		}
 		if err != nil || !slices.Equal(results, want) {
@@ -92,12 +93,25 @@ func TestAllowAllIsAllOrNothing(t *testing.T) {
 		}{
 			{"more than the rate", 7, []*rratelimiter.Limiter{a, b}, rratelimiter.ErrExceedsRate, `"b"`},
 			{"more than the rate in sum", 6, []*rratelimiter.Limiter{a, a}, rratelimiter.ErrExceedsRate, `"a"`},
-			{"more than can be counted", math.MaxInt64, []*rratelimiter.Limiter{a, a}, rratelimiter.ErrExceedsRate, `"a"`},
 			{
-				"more than can be counted, around to one", math.MaxInt64/3 + 1, []*rratelimiter.Limiter{a, a, a, a, a, a},
+				"more than can be counted",
+				math.MaxInt64,
+				[]*rratelimiter.Limiter{a, a},
+				rratelimiter.ErrExceedsRate,
+				`"a"`,
+			},
+			{
+				"more than can be counted, around to one", math.MaxInt64/3 + 1,
+				[]*rratelimiter.Limiter{a, a, a, a, a, a},
 				rratelimiter.ErrExceedsRate, `"a"`,
 			},
-			{"not initialised", 1, []*rratelimiter.Limiter{a, r.Limiter("none"), b}, rratelimiter.ErrNotInitialized, `"none"`},
+			{
+				"not initialised",
+				1,
+				[]*rratelimiter.Limiter{a, r.Limiter("none"), b},
+				rratelimiter.ErrNotInitialized,
+				`"none"`,
+			},
 		} {
 			results, err := r.Client.AllowAll(ctx, test.n, test.limiters...)
 			if !errors.Is(err, test.want) || !strings.Contains(err.Error(), test.named) || results != nil {
@@ -190,7 +204,8 @@ func TestAllowAllNTakesItsOwnNumberOfEach(t *testing.T) {
 		}
 		results, err = r.Client.AllowAllN(ctx, []int64{1, 301}, requests, tokens)
 		want = []rratelimiter.Result{
-			result(false, 3, 2, 0, time.Minute, time.Minute), result(false, 1000, 300, time.Minute, time.Minute, time.Minute),
+			result(false, 3, 2, 0, time.Minute, time.Minute),
+			result(false, 1000, 300, time.Minute, time.Minute, time.Minute),
 		}
 		if err != nil || !slices.Equal(results, want) {
 			t.Errorf("%+v, %v; want %+v", results, err, want)
@@ -258,7 +273,8 @@ func TestAllowAllInOrderGivesBackWhatItTook(t *testing.T) {
 			}
 			before := inUse()
 			for range 3 {
-				if results, err := c.AllowAllN(t.Context(), []int64{4, 1}, all, full); err != nil || results[1].RetryAfter == 0 {
+				if results, err := c.AllowAllN(t.Context(), []int64{4, 1}, all, full); err != nil ||
+					results[1].RetryAfter == 0 {
 					t.Fatalf("%+v, %v", results, err)
 				}
 			}
@@ -293,10 +309,16 @@ func TestAllowAllIsObserved(t *testing.T) {
 		}{
 			{2, [2]rratelimiter.CallInfo{
 				{
-					Limiter: "a", Callers: 1, Granted: 1, Permits: 2, Attempts: 3, Repaired: "free permits were above the rate",
+					Limiter:      "a",
+					Callers:      1,
+					Granted:      1,
+					Permits:      2,
+					Attempts:     3,
+					Repaired:     "free permits were above the rate",
 					RateMismatch: true,
 				},
-				{Limiter: "b", Callers: 1, Granted: 1, Permits: 2, Attempts: 3}, // no plain grant, another rate, granted
+				// no plain grant, another rate, granted
+				{Limiter: "b", Callers: 1, Granted: 1, Permits: 2, Attempts: 3},
 			}, nil},
 			{4, [2]rratelimiter.CallInfo{
 				{Limiter: "a", Callers: 1, Denied: 1, Attempts: 1, RateMismatch: true},
@@ -406,7 +428,10 @@ func TestAllowAllAcrossACluster(t *testing.T) {
 					return err
 				},
 			} {
-				want := map[string]error{"ErrExceedsRate": rratelimiter.ErrExceedsRate, "ErrNotInitialized": rratelimiter.ErrNotInitialized}[name]
+				want := map[string]error{
+					"ErrExceedsRate":    rratelimiter.ErrExceedsRate,
+					"ErrNotInitialized": rratelimiter.ErrNotInitialized,
+				}[name]
 				if err := ask(); !errors.Is(err, want) {
 					t.Errorf("%v, want %s", err, name)
 				}

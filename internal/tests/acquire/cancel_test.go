@@ -28,7 +28,8 @@ func TestContextThatEndsBeforeTheCall(t *testing.T) {
 			errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("AcquireUpTo: %v", err)
 		}
-		if _, err := l.Release(ctx, 1); !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+		if _, err := l.Release(ctx, 1); !errors.Is(err, context.Canceled) ||
+			errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("Release: %v", err)
 		}
 		if n := p.Wire.Calls(); n != 0 {

@@ -23,7 +23,13 @@ func TestDenyCacheRefusesWithoutRedis(t *testing.T) {
 		b.Granted("the second", b.Try(l, 4), 100*ms)
 		p.CheckCalls("the first refusal", 1, func() { b.Refused(l, 5, 900*ms) })
 		first, _ := l.Allow(t.Context(), 5)
-		if want := (rratelimiter.Result{Limit: 10, Remaining: 2, RetryAfter: 900 * ms, NextAfter: 900 * ms, ResetAfter: time.Second}); first != want {
+		if want := (rratelimiter.Result{
+			Limit:      10,
+			Remaining:  2,
+			RetryAfter: 900 * ms,
+			NextAfter:  900 * ms,
+			ResetAfter: time.Second,
+		}); first != want {
 			t.Errorf("%+v, expected %+v", first, want)
 		}
 		b.SleepTo(300 * ms)
@@ -93,14 +99,16 @@ func TestDenyCacheForgetsWhatChangesHere(t *testing.T) {
 		},
 		"Reset": func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Reset(ctx); return err },
 		"WithEnforcedRate": func(ctx context.Context, l *rratelimiter.Limiter) error {
-			_, err := l.Client().RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(20))).TryAcquire(ctx, 1)
+			_, err := l.Client().RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(20))).TryAcquire(
+				ctx, 1)
 			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 				p := b.Process()
-				l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
+				l := p.RateLimiter("l",
+					rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
 				b.Granted("the first", b.Try(l, 10), 0)
 				b.Refused(l, 5, time.Second)
 				if err := change(t.Context(), p.RateLimiter("l")); err != nil {
@@ -112,7 +120,8 @@ func TestDenyCacheForgetsWhatChangesHere(t *testing.T) {
 		t.Run(name+" while the refusal is on its way", func(t *testing.T) {
 			rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 				p := b.Process()
-				l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
+				l := p.RateLimiter("l",
+					rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithDenyCache(5))
 				b.Granted("the first", b.Try(l, 10), 0)
 				p.Wire.Back.Store(int64(50 * ms))
 				late := b.Try(l, 5)
@@ -164,9 +173,11 @@ func TestDenyCacheIgnoresTheQueue(t *testing.T) {
 func TestDenyCacheCallsRedisForAnotherEnforcedRate(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c := rratelimiter.NewClient(s.Client(), rig.Patient)
-		small := c.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(2)), rratelimiter.WithDenyCache(5))
+		small := c.RateLimiter("l",
+			rratelimiter.WithEnforcedRate(rratelimiter.PerHour(2)), rratelimiter.WithDenyCache(5))
 		big := c.RateLimiter(
-			"l", rratelimiter.WithEnforcedRate(rratelimiter.Rate{Permits: 2, Interval: 100 * ms}), rratelimiter.WithDenyCache(5),
+			"l", rratelimiter.WithEnforcedRate(rratelimiter.Rate{Permits: 2, Interval: 100 * ms}),
+			rratelimiter.WithDenyCache(5),
 		)
 		rig.MustAllow(t, small, 2, true)
 		rig.MustAllow(t, small, 1, false)
@@ -197,8 +208,14 @@ func TestDenyCacheServesHandlesThatEnforceOneRate(t *testing.T) {
 // Any reply with another rate than that of a cached refusal removes the refusal.
 func TestDenyCacheForgetsARateThatIsNotInForce(t *testing.T) {
 	for name, look := range map[string]func(context.Context, *rratelimiter.Limiter) error{
-		"Allow":       func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 1); return err },
-		"AcquireUpTo": func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 1); return err },
+		"Allow": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.Allow(ctx, 1)
+			return err
+		},
+		"AcquireUpTo": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.AcquireUpTo(ctx, 1)
+			return err
+		},
 		"AllowAll": func(ctx context.Context, l *rratelimiter.Limiter) error {
 			_, err := l.Client().AllowAll(ctx, 1, l)
 			return err
@@ -218,7 +235,8 @@ func TestDenyCacheForgetsARateThatIsNotInForce(t *testing.T) {
 				rig.MustAllow(t, l, 8, true)
 				rig.MustAllow(t, l, 3, false)
 				elsewhere := rratelimiter.NewClient(s.Client(), rig.Patient).RateLimiter("l")
-				if err := elsewhere.SetRate(t.Context(), rratelimiter.PerHour(100), rratelimiter.KeepState()); err != nil {
+				if err := elsewhere.SetRate(t.Context(), rratelimiter.PerHour(100),
+					rratelimiter.KeepState()); err != nil {
 					t.Fatal(err)
 				}
 				rig.MustAllow(t, l, 3, false) // no reply had the new rate yet

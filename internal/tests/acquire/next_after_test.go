@@ -18,14 +18,21 @@ func TestNextAfterIsWhenTheNextPermitReturns(t *testing.T) {
 		kept := rratelimiter.PerSecond(10)
 		kept.KeepAlive = time.Hour
 		for kind, opts := range map[string][]rratelimiter.LimiterOption{
-			"plain":         {rratelimiter.WithRate(rratelimiter.PerSecond(10))},
-			"keep-alive":    {rratelimiter.WithRate(kept)},
-			"granularity":   {rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithGranularity(30 * ms)},
-			"each client's": {rratelimiter.WithRate(rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Second})},
+			"plain":       {rratelimiter.WithRate(rratelimiter.PerSecond(10))},
+			"keep-alive":  {rratelimiter.WithRate(kept)},
+			"granularity": {rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithGranularity(30 * ms)},
+			"each client's": {
+				rratelimiter.WithRate(rratelimiter.Rate{
+					Type:     rratelimiter.PerClient,
+					Permits:  10,
+					Interval: time.Second,
+				}),
+			},
 		} {
 			r := rig.New(t, s)
 			r.Wipe()
-			l, other := r.Limiter("{rl}", opts...), r.Limiter("{rl}other", rratelimiter.WithRate(rratelimiter.PerSecond(1000)))
+			l, other := r.Limiter("{rl}", opts...),
+				r.Limiter("{rl}other", rratelimiter.WithRate(rratelimiter.PerSecond(1000)))
 			random := rand.New(rand.NewPCG(1, 2))
 			exact := 0
 			for range 150 {
@@ -41,7 +48,8 @@ func TestNextAfterIsWhenTheNextPermitReturns(t *testing.T) {
 				r.Must(err)
 				var want time.Duration // 0: no record
 				for _, record := range append(r.Members(l), r.MembersAt(rig.Keys(l)[keys.ClientPermits])...) {
-					if at := int64(record.Score) + 1000 - r.Millis(); at > 0 && (want == 0 || at < want.Milliseconds()) {
+					if at := int64(record.Score) + 1000 - r.Millis(); at > 0 &&
+						(want == 0 || at < want.Milliseconds()) {
 						want = time.Duration(at) * ms
 					}
 				}
@@ -85,10 +93,15 @@ func TestNextAfterOfACachedRefusal(t *testing.T) {
 		b.SleepTo(100 * ms)
 		b.Granted("the second", b.Try(l, 4), 100*ms)
 		p.CheckCalls("the refusal", 1, func() { b.Refused(l, 7, time.Second) })
-		for _, step := range []struct{ at, want time.Duration }{{200 * ms, 800 * ms}, {999 * ms, ms}, {1050 * ms, 50 * ms}} {
+		for _, step := range []struct{ at, want time.Duration }{
+			{200 * ms, 800 * ms},
+			{999 * ms, ms},
+			{1050 * ms, 50 * ms},
+		} {
 			b.SleepTo(step.at)
 			p.CheckCalls("a cached one", 0, func() {
-				if result, err := l.Allow(t.Context(), 7); err != nil || result.Allowed || result.NextAfter != step.want {
+				if result, err := l.Allow(t.Context(), 7); err != nil || result.Allowed ||
+					result.NextAfter != step.want {
 					t.Errorf("at %v: %+v, %v, expected %v", step.at, result, err, step.want)
 				}
 			})

@@ -72,7 +72,8 @@ func TestPeekAnswersAsAllow(t *testing.T) {
 			t.Run(kind, func(t *testing.T) {
 				r := rig.New(t, s)
 				r.Wipe()
-				l, other := r.Limiter("rl", kinds[kind]...), r.Limiter("rl", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+				l, other := r.Limiter("rl", kinds[kind]...),
+					r.Limiter("rl", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 				random := rand.New(rand.NewPCG(3, 4))
 				var counts [2]int
 				for step := range 60 {
@@ -188,7 +189,8 @@ func TestPeekUnderAnEnforcedRate(t *testing.T) {
 				names := rig.Keys(l)
 				r.Must(r.Redis.Set(t.Context(), names[keys.ClientValue], "1", 0).Err())
 				r.Must(
-					r.Redis.ZAdd(t.Context(), names[keys.ClientPermits], redis.Z{Score: float64(r.Millis()), Member: rig.MemberOf("00000001", 9)}).
+					r.Redis.ZAdd(t.Context(), names[keys.ClientPermits],
+						redis.Z{Score: float64(r.Millis()), Member: rig.MemberOf("00000001", 9)}).
 						Err(),
 				)
 				samePeek(r, name, r.Limiter("rl", rratelimiter.WithEnforcedRate(enforced)), n)
@@ -215,7 +217,12 @@ func TestPeekCountsManyExpiredRecords(t *testing.T) {
 // A call that grants renews the TTL of what it uses; Peek does not.
 func TestPeekRenewsNoTTL(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		rate := rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Second, KeepAlive: time.Minute}
+		rate := rratelimiter.Rate{
+			Type:      rratelimiter.PerClient,
+			Permits:   10,
+			Interval:  time.Second,
+			KeepAlive: time.Minute,
+		}
 		r := rig.New(t, s)
 		l := r.Limiter("rl", rratelimiter.WithRate(rate))
 		r.Try(l, 1)
@@ -332,7 +339,8 @@ func TestPeekFillsTheDenyCache(t *testing.T) {
 		calls := r.Calls.Load()
 		r.Advance(100 * ms)
 		second, e := l.Peek(t.Context(), 3)
-		if r.Try(l, 4) || err != nil || e != nil || first != result(false, 10, 2, time.Second, time.Second, time.Second) ||
+		if r.Try(l, 4) || err != nil || e != nil ||
+			first != result(false, 10, 2, time.Second, time.Second, time.Second) ||
 			second != result(false, 10, 2, 900*ms, 900*ms, 900*ms) {
 			t.Errorf("%+v, %v, then %+v, %v", first, err, second, e)
 		}
@@ -424,7 +432,8 @@ func TestPeekAfterALostReply(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := l.Peek(ctx, 3); !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+		if _, err := l.Peek(ctx, 3); !errors.Is(err, context.Canceled) ||
+			errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Errorf("with a context that is over: %v", err)
 		}
 	})

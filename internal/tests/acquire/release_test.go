@@ -32,7 +32,8 @@ func TestReleaseGivesBackTheOldestFirst(t *testing.T) {
 			r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(20), Available: 13, Used: 7, Records: 2,
 				Oldest: start.Add(time.Second), Newest: start.Add(2 * time.Second), Consistent: true})
 			shrunk := records[1].Member[:len(records[1].Member)-4] + "\x02\x00\x00\x00"
-			if got, want := r.Members(l), []rig.Stored{{Member: shrunk, Score: records[1].Score}, records[2]}; !slices.Equal(
+			if got, want := r.Members(l),
+				[]rig.Stored{{Member: shrunk, Score: records[1].Score}, records[2]}; !slices.Equal(
 				got, want,
 			) {
 				t.Errorf("%v: the records are %x, want %x", f, got, want)
@@ -82,8 +83,14 @@ func TestReleaseOfManyRecords(t *testing.T) {
 		}
 		r.SameState(
 			l,
-			rratelimiter.State{Rate: rratelimiter.PerMinute(10000), Available: 9998, Used: 2, Records: 2, Oldest: r.Now(),
-				Newest: r.Now(), Consistent: true},
+			rratelimiter.State{
+				Rate:      rratelimiter.PerMinute(10000),
+				Available: 9998,
+				Used:      2,
+				Records:   2,
+				Oldest:    r.Now(),
+				Newest:    r.Now(), Consistent: true,
+			},
 		)
 		if back := r.Release(l, math.MaxInt64); back != 2 {
 			t.Errorf("%d came back", back)
@@ -96,7 +103,9 @@ func TestReleaseOfManyRecords(t *testing.T) {
 // would have.
 func TestAShrunkRecordKeepsOtherRecords(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, prefix := range []string{"\x0812345678", "\x08\xff\xff\xff\xff\xff\xff\xff\xff", "abcd", "ab", "a\xff", "\xff", "a", ""} {
+		for _, prefix := range []string{
+			"\x0812345678", "\x08\xff\xff\xff\xff\xff\xff\xff\xff", "abcd", "ab", "a\xff", "\xff", "a", "",
+		} {
 			r := rig.New(t, s, rratelimiter.WithCallTimeout(3*time.Second))
 			r.Wipe()
 			l := r.Limiter("rl")

@@ -20,7 +20,8 @@ import (
 func TestAGrantIsReturned(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, now := t.Context(), time.UnixMilli(1_700_000_000_000)
-		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithClock(func() time.Time { return now }), rig.Patient)
+		client := rratelimiter.NewClient(s.Client(), rratelimiter.WithClock(func() time.Time { return now }),
+			rig.Patient)
 		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 		take := func(n int64) *rratelimiter.Grant {
 			t.Helper()
@@ -139,14 +140,20 @@ func TestEachGrantOfTakeAllIsReturned(t *testing.T) {
 			"granularity":   {rratelimiter.WithGranularity(500 * ms)},
 			"server time":   {rratelimiter.WithServerTime()},
 		} {
-			for way, rdb := range map[string]rratelimiter.Redis{"one step": s.Client(), "in order": struct{ rratelimiter.Redis }{s.Client()}} {
+			for way, rdb := range map[string]rratelimiter.Redis{
+				"one step": s.Client(),
+				"in order": struct{ rratelimiter.Redis }{s.Client()},
+			} {
 				t.Run(name+", "+way, func(t *testing.T) {
 					r := rig.New(t, s)
 					r.Wipe()
 					ctx := t.Context()
-					c := rratelimiter.NewClient(rdb, rratelimiter.WithClock(r.Now), rratelimiter.WithCallTimeout(20*time.Second))
-					requests := c.RateLimiter("requests", append(options, rratelimiter.WithRate(rratelimiter.PerHour(5)))...)
-					tokens := c.RateLimiter("tokens", append(options, rratelimiter.WithRate(rratelimiter.PerHour(1000)))...)
+					c := rratelimiter.NewClient(rdb, rratelimiter.WithClock(r.Now),
+						rratelimiter.WithCallTimeout(20*time.Second))
+					requests := c.RateLimiter("requests",
+						append(options, rratelimiter.WithRate(rratelimiter.PerHour(5)))...)
+					tokens := c.RateLimiter("tokens",
+						append(options, rratelimiter.WithRate(rratelimiter.PerHour(1000)))...)
 					take := func(permits ...int64) []*rratelimiter.Grant {
 						t.Helper()
 						grants, results, err := c.TakeAll(ctx, permits, requests, tokens, tokens)
@@ -183,12 +190,14 @@ func TestEachGrantOfTakeAllIsReturned(t *testing.T) {
 					returned(second[1], 1, 0)
 					free(2, 890)
 					if left := rig.State(t, tokens); left.Oldest != granted || left.Newest != granted {
-						t.Errorf("the permits in use were granted from %v to %v, not at %v", left.Oldest, left.Newest, granted)
+						t.Errorf("the permits in use were granted from %v to %v, not at %v",
+							left.Oldest, left.Newest, granted)
 					}
 
 					before := r.Dump()
 					grants, results, err := c.TakeAll(ctx, []int64{1, 891}, requests, tokens)
-					if grants != nil || err != nil || results[0].Allowed || results[0].RetryAfter != 0 || results[1].Allowed ||
+					if grants != nil || err != nil || results[0].Allowed || results[0].RetryAfter != 0 ||
+						results[1].Allowed ||
 						results[1].RetryAfter == 0 {
 						t.Errorf("refused: %v, %+v, %v", grants, results, err)
 					}
@@ -385,8 +394,10 @@ func TestTakeAllGrantedLocally(t *testing.T) {
 		p := b.Process()
 		p.Wire.Fail(rig.ErrRefused)
 		for way, names := range map[string][2]string{"one step": {"{t}a", "{t}b"}, "in order": {"a", "b"}} {
-			one := p.RateLimiter(names[0], rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithFallback(1))
-			two := p.RateLimiter(names[1], rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithFallback(1))
+			one := p.RateLimiter(names[0], rratelimiter.WithRate(rratelimiter.PerHour(10)),
+				rratelimiter.WithFallback(1))
+			two := p.RateLimiter(names[1], rratelimiter.WithRate(rratelimiter.PerHour(10)),
+				rratelimiter.WithFallback(1))
 			grants, _, err := p.TakeAll(t.Context(), []int64{10, 4}, one, two)
 			if err != nil || grants == nil {
 				t.Fatal(way, grants, err)

@@ -83,9 +83,11 @@ func TestARateOfZeroRefusesEveryRequest(t *testing.T) {
 			ways[option] = func(name string) (*rratelimiter.Limiter, error) { return r.Limiter(name, with(zero)), nil }
 		}
 		for option, with := range map[string]rratelimiter.LimiterOption{
-			"WithGranularity": rratelimiter.WithGranularity(time.Second), "WithLease": rratelimiter.WithLease(time.Second),
-			"WithDenyCache": rratelimiter.WithDenyCache(5), "WithFallback": rratelimiter.WithFallback(1),
-			"WithServerTime": rratelimiter.WithServerTime(), "WithRecordPerRequest": rratelimiter.WithRecordPerRequest(),
+			"WithGranularity": rratelimiter.WithGranularity(time.Second),
+			"WithLease":       rratelimiter.WithLease(time.Second),
+			"WithDenyCache":   rratelimiter.WithDenyCache(5), "WithFallback": rratelimiter.WithFallback(1),
+			"WithServerTime":       rratelimiter.WithServerTime(),
+			"WithRecordPerRequest": rratelimiter.WithRecordPerRequest(),
 		} {
 			ways[option] = func(name string) (*rratelimiter.Limiter, error) {
 				l := r.Limiter(name, with)

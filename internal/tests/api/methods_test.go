@@ -40,14 +40,23 @@ func TestWrongArgumentsAreRefusedBeforeACall(t *testing.T) {
 			func() error { _, err := l.Expire(ctx, time.Hour, rratelimiter.IfSet, rratelimiter.IfLess); return err },
 			rratelimiter.ErrInvalidOption,
 		},
-		{"condition 0", func() error { _, err := l.Expire(ctx, time.Hour, 0); return err }, rratelimiter.ErrInvalidOption},
-		{"condition 5", func() error { _, err := l.ExpireAt(ctx, time.Now(), 5); return err }, rratelimiter.ErrInvalidOption},
+		{"condition 0", func() error {
+			_, err := l.Expire(ctx, time.Hour, 0)
+			return err
+		}, rratelimiter.ErrInvalidOption},
+		{"condition 5", func() error {
+			_, err := l.ExpireAt(ctx, time.Now(), 5)
+			return err
+		}, rratelimiter.ErrInvalidOption},
 		{
 			"another client's limiter",
 			func() error { _, err := c.AllowAll(ctx, 1, l, other); return err },
 			rratelimiter.ErrInvalidOption,
 		},
-		{"no limiter", func() error { _, err := c.AllowAll(ctx, 1, l, nil); return err }, rratelimiter.ErrInvalidOption},
+		{"no limiter", func() error {
+			_, err := c.AllowAll(ctx, 1, l, nil)
+			return err
+		}, rratelimiter.ErrInvalidOption},
 		{
 			"another client's limiter to wait for",
 			func() error { return c.AcquireAll(ctx, 1, l, other) },
@@ -108,8 +117,13 @@ func TestMethodsWithoutALimiter(t *testing.T) {
 		r := rig.New(t, s)
 		l := r.Limiter("rl")
 		may := map[string]bool{ // these work without a limiter
-			"TrySetRate": true, "SetRate": true, "SetRate, KeepState": true, "UpdateRate": true, "Exists": true, "Delete": true,
-			"Clients": true, "Expire": true, "ExpireAt": true, "ClearExpire": true,
+			"TrySetRate":         true,
+			"SetRate":            true,
+			"SetRate, KeepState": true,
+			"UpdateRate":         true,
+			"Exists":             true,
+			"Delete":             true,
+			"Clients":            true, "Expire": true, "ExpireAt": true, "ClearExpire": true,
 		}
 		for method, call := range rig.EveryMethod(r.Client, l) {
 			err := call(t.Context())
@@ -117,7 +131,8 @@ func TestMethodsWithoutALimiter(t *testing.T) {
 				if err != nil {
 					t.Errorf("%s without a limiter: %v", method, err)
 				}
-			} else if !errors.Is(err, rratelimiter.ErrNotInitialized) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) || !strings.Contains(err.Error(), `"rl"`) {
+			} else if !errors.Is(err, rratelimiter.ErrNotInitialized) ||
+				errors.Is(err, rratelimiter.ErrOutcomeUnknown) || !strings.Contains(err.Error(), `"rl"`) {
 				t.Errorf("%s without a limiter: %v, want ErrNotInitialized that names it", method, err)
 			}
 			r.Wipe()
@@ -146,7 +161,8 @@ func TestErrorsNameOperationAndLimiter(t *testing.T) {
 		l := r.Limiter("orders")
 		r.SetRate(l, rratelimiter.PerSecond(5))
 		_, err := l.TryAcquire(t.Context(), 6)
-		if !errors.Is(err, rratelimiter.ErrExceedsRate) || !strings.Contains(err.Error(), `try to acquire from "orders"`) ||
+		if !errors.Is(err, rratelimiter.ErrExceedsRate) ||
+			!strings.Contains(err.Error(), `try to acquire from "orders"`) ||
 			!strings.HasSuffix(err.Error(), " (6)") {
 			t.Errorf("%v, want ErrExceedsRate with operation, name and number", err)
 		}

@@ -178,8 +178,10 @@ func TestObserverSeesUnclaimedPermits(t *testing.T) {
 func TestObserversCallAll(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		first, second, plain := &requestLog{}, &requestLog{}, &rig.Log{}
-		p := b.Process(rratelimiter.WithObserver(rratelimiter.Observers(first, nil, rratelimiter.Observers(plain, second))))
-		if ok, err := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1))).TryAcquire(t.Context(), 1); !ok ||
+		p := b.Process(rratelimiter.WithObserver(rratelimiter.Observers(first, nil,
+			rratelimiter.Observers(plain, second))))
+		if ok, err := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1))).TryAcquire(t.Context(),
+			1); !ok ||
 			err != nil {
 			t.Fatal(ok, err)
 		}

@@ -116,10 +116,16 @@ func TestWithRateSetsTheRateOnlyWhereNoneIs(t *testing.T) {
 		if !r.Try(l, 2) {
 			t.Fatal("not granted")
 		}
-		r.SameState(l, rratelimiter.State{Rate: rate, Available: 3, Used: 2, Records: 1, Oldest: r.Now(), Newest: r.Now(),
-			TTL: time.Hour, Consistent: true})
+		r.SameState(l,
+			rratelimiter.State{Rate: rate, Available: 3, Used: 2, Records: 1, Oldest: r.Now(), Newest: r.Now(),
+				TTL: time.Hour, Consistent: true})
 		fields := r.Redis.HGetAll(t.Context(), "rl").Val()
-		if want := map[string]string{"rate": "5", "interval": "60000", "type": "1", "keepAliveTime": "3600000"}; !reflect.DeepEqual(
+		if want := map[string]string{
+			"rate":          "5",
+			"interval":      "60000",
+			"type":          "1",
+			"keepAliveTime": "3600000",
+		}; !reflect.DeepEqual(
 			fields, want,
 		) {
 			t.Errorf("the configuration is %v, want %v", fields, want)
@@ -139,8 +145,8 @@ func TestWithRateSetsTheRateOnlyWhereNoneIs(t *testing.T) {
 			t.Errorf("the rate became %v, %v", got, err)
 		}
 
-		// Without keep-alive the field is not written: a Redisson release that does not know it must not
-		// find it.
+		// Without keep-alive the field is not written: a Redisson release that does not know it
+		// must not find it.
 		plain := r.Limiter("plain", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 		if n, err := plain.AvailablePermits(t.Context()); n != 1 || err != nil {
 			t.Errorf("%d permits, %v", n, err)

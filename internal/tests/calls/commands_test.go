@@ -60,7 +60,9 @@ func TestRedisCallsOfACall(t *testing.T) {
 	}{
 		{"the first grant", grant(l), "hmget get zcount zcard pttl hset zadd set"},
 		{"a grant", grant(l), "hmget get zcount zcard pttl zadd decrby"},
-		{"a grant for a waiting caller", func() { r.Must(l.Acquire(ctx, 1)) }, "hmget get zcount zcard pttl zadd decrby"},
+		{"a grant for a waiting caller", func() {
+			r.Must(l.Acquire(ctx, 1))
+		}, "hmget get zcount zcard pttl zadd decrby"},
 		{"a grant to many", func() { r.Try(l, 3) }, "hmget get zcount zcard pttl zadd decrby"},
 		{"the first grant of a bucket", grant(fine), "hmget get zrange pttl zrangebyscore zadd incrby"},
 		{"another grant of a bucket", grant(fine), "hmget get zrange pttl zrangebyscore zadd zrem incrby"},
@@ -103,7 +105,8 @@ func TestRedisCallsOfACall(t *testing.T) {
 func TestHooksOfTheRedisClientSeeTheCalls(t *testing.T) {
 	rdb := redistest.Embedded(t).Client()
 	sent := sentBy(rdb)
-	l := rratelimiter.NewClient(rdb, rig.Patient).RateLimiter("hooked", rratelimiter.WithRate(rratelimiter.PerMinute(2)))
+	l := rratelimiter.NewClient(rdb, rig.Patient).RateLimiter("hooked",
+		rratelimiter.WithRate(rratelimiter.PerMinute(2)))
 	for range 2 {
 		if ok, err := l.TryAcquire(t.Context(), 1); !ok || err != nil {
 			t.Fatal(ok, err)
@@ -111,7 +114,8 @@ func TestHooksOfTheRedisClientSeeTheCalls(t *testing.T) {
 	}
 	if sent.count("evalsha") != 3 || sent.count("script") != 1 || sent.count("eval") != 0 {
 		t.Errorf(
-			"the hook saw %v, want the script by its hash, loaded where the server lacks it, and by its hash twice", sent.seen,
+			"the hook saw %v, want the script by its hash, loaded where the server lacks it, and by its hash twice",
+			sent.seen,
 		)
 	}
 }

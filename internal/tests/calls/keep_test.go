@@ -56,7 +56,8 @@ func askTwo(ctx context.Context, l *rratelimiter.Limiter, ask protocol.Ask, agai
 		a := new(script.Attempts)
 		reply, err := rig.Core(l.Client()).
 			Topology().
-			Run(ctx, a, protocol.AllowAllScript, false, slices.Concat(rig.Keys(l), rig.Keys(other)), q.Args(nil, find)...)
+			Run(ctx, a, protocol.AllowAllScript, false, slices.Concat(rig.Keys(l), rig.Keys(other)),
+				q.Args(nil, find)...)
 		if err != nil {
 			return protocol.Reply{}, err
 		}
@@ -100,14 +101,17 @@ func TestPermitsAreKeptFree(t *testing.T) {
 						l := r.Limiter("rl", append(options, rratelimiter.WithRate(rratelimiter.PerMinute(10)))...)
 						r.Try(l, 2)
 						r.Advance(time.Second)
-						g, err := ask(t.Context(), l, protocol.Ask{Groups: c.groups, Strict: c.strict, Detail: true}, again)
+						g, err := ask(t.Context(), l, protocol.Ask{Groups: c.groups, Strict: c.strict, Detail: true},
+							again)
 						r.Must(err)
 						used := int64(2)
 						for i, group := range c.groups {
 							n := g.Granted(i, group)
-							if n != c.granted[i] || n >= 0 && n < group.Count && (!again && g.WaitFor(i, 0) != c.waits[i]) {
+							if n != c.granted[i] ||
+								n >= 0 && n < group.Count && (!again && g.WaitFor(i, 0) != c.waits[i]) {
 								t.Errorf(
-									"%s, %s, again %v: group %d is granted %d times, and waits %v; expected %d, %v", script, c.name, again, i, n,
+									"%s, %s, again %v: group %d is granted %d times, and waits %v; expected %d, %v",
+									script, c.name, again, i, n,
 									g.Wait(i), c.granted[i], c.waits,
 								)
 							}
@@ -115,7 +119,8 @@ func TestPermitsAreKeptFree(t *testing.T) {
 						}
 						if state := rig.State(t, l); state.Used != used || !state.Consistent || g.Free != 10-used {
 							t.Errorf(
-								"%s, %s, again %v: %+v, expected %d used; the reply says %d are free", script, c.name, again, state, used,
+								"%s, %s, again %v: %+v, expected %d used; the reply says %d are free", script, c.name,
+								again, state, used,
 								g.Free,
 							)
 						}

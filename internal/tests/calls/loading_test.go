@@ -130,7 +130,8 @@ func TestScriptsThatMayNotBeLoaded(t *testing.T) {
 		s.Client().Del(t.Context(), "rl", "{rl}:value", "{rl}:permits")
 	}
 	if sent.count("evalsha") != 4 || sent.count("script") != 2 || sent.count("eval") != 2 {
-		t.Errorf("sent were %v, want two scripts by their hash, to be loaded, by EVAL, and by their hash again", sent.seen)
+		t.Errorf("sent were %v, want two scripts by their hash, to be loaded, by EVAL, and by their hash again",
+			sent.seen)
 	}
 }
 

@@ -155,7 +155,11 @@ func TestBatchesOfManyLimitersShareCommands(t *testing.T) {
 // TestLostReplyOfSharedCommand: each batch finds its own grant.
 func TestLostReplyOfSharedCommand(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for name, p := range map[string]rig.Plan{"reply lost": {Cut: true}, "request lost": {Lost: true}, "half of it": {Half: true}} {
+		for name, p := range map[string]rig.Plan{
+			"reply lost":   {Cut: true},
+			"request lost": {Lost: true},
+			"half of it":   {Half: true},
+		} {
 			a := newSharing(t, s, 12, []int{1, 1, 2})
 			if n := a.ask(p); n != 1+len(a.calls) {
 				t.Errorf("%s: %d requests", name, n)
@@ -283,7 +287,8 @@ func TestOneLimiterTwiceInASharedCommand(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, name := range []string{"rl0", "{rl0}"} {
 			a := newSharing(t, s, 2, nil)
-			again := a.client.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithDenyCache(1))
+			again := a.client.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(10)),
+				rratelimiter.WithDenyCache(1))
 			a.calls[0].size, a.calls[1] = 6, sharedCall{limiters: []*rratelimiter.Limiter{again}, size: 6}
 			a.ask()
 			if one, two := a.calls[0], a.calls[1]; one.granted == two.granted || one.err != nil || two.err != nil {

@@ -84,7 +84,8 @@ func TestLimitersShareARun(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range limiters {
 				all.Go(func() {
-					if ok, err := c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(3))).TryAcquire(t.Context(), 1); !ok ||
+					if ok, err := c.RateLimiter(fmt.Sprint(i),
+						rratelimiter.WithRate(rratelimiter.PerSecond(3))).TryAcquire(t.Context(), 1); !ok ||
 						err != nil {
 						t.Error(ok, err)
 					}
@@ -182,7 +183,8 @@ func TestHungServerIsNotFlooded(t *testing.T) {
 		slow.takes.Store(int64(10 * time.Second))
 		var calls []*rig.Call
 		for i := range 100 {
-			calls = append(calls, b.Try(c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(1))), 1))
+			calls = append(calls,
+				b.Try(c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(1))), 1))
 			b.SleepTo(time.Since(b.Start) + 9*ms)
 		}
 		if most := slow.most.Load(); most > pipeline.MaxRuns+pipeline.MaxStalled {
@@ -233,9 +235,11 @@ func TestHungServerDelaysNoCallerTwice(t *testing.T) {
 				for i, c := range calls {
 					if took := c.Call.At - c.at; !c.Ended.Load() || !errors.Is(c.Err, os.ErrDeadlineExceeded) ||
 						took > time.Second+pipeline.ShortestStall {
-						t.Fatalf("call %d at %v: ended %v with %v, %v after %v", i, c.at, c.Ended.Load(), c.OK, c.Err, took)
+						t.Fatalf("call %d at %v: ended %v with %v, %v after %v",
+							i, c.at, c.Ended.Load(), c.OK, c.Err, took)
 					}
-					if errors.Is(c.Err, rratelimiter.ErrOutcomeUnknown) { // the hook delays requests before they are written
+					// the hook delays requests before they are written
+					if errors.Is(c.Err, rratelimiter.ErrOutcomeUnknown) {
 						t.Fatalf("call %d: %v", i, c.Err)
 					}
 				}
@@ -352,7 +356,8 @@ func TestSlotThatMoved(t *testing.T) {
 	}
 	id := to.Client().ClusterMyID(t.Context()).Val()
 	for _, node := range []*redistest.Server{from, to} { // so that the two never both claim the slot
-		if err := node.Client().Do(t.Context(), "cluster", "setslot", keys.Slot("moves"), "node", id).Err(); err != nil {
+		if err := node.Client().Do(t.Context(), "cluster", "setslot", keys.Slot("moves"), "node",
+			id).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -377,7 +382,8 @@ func TestManyNames(t *testing.T) {
 	for caller := range callers {
 		all.Go(func() {
 			for i := caller; i < names; i += callers {
-				if ok, err := c.RateLimiter(fmt.Sprint("name", i), rratelimiter.WithDenyCache(100)).TryAcquire(t.Context(), 1); !ok ||
+				if ok, err := c.RateLimiter(fmt.Sprint("name", i), rratelimiter.WithDenyCache(100)).TryAcquire(
+					t.Context(), 1); !ok ||
 					err != nil {
 					t.Error(ok, err)
 					return

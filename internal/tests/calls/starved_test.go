@@ -17,8 +17,10 @@ import (
 func TestAnswersFromMemoryYield(t *testing.T) {
 	client := rratelimiter.NewClient(redistest.Embedded(t).Client(), rig.Patient)
 	for name, limiter := range map[string]*rratelimiter.Limiter{
-		"refused by the deny cache": client.RateLimiter("deny", rratelimiter.WithRate(rratelimiter.PerHour(1)), rratelimiter.WithDenyCache(1)),
-		"granted by a lease":        client.RateLimiter("lease", rratelimiter.WithRate(rratelimiter.PerHour(1e9)), rratelimiter.WithLease(time.Minute)),
+		"refused by the deny cache": client.RateLimiter("deny",
+			rratelimiter.WithRate(rratelimiter.PerHour(1)), rratelimiter.WithDenyCache(1)),
+		"granted by a lease": client.RateLimiter("lease",
+			rratelimiter.WithRate(rratelimiter.PerHour(1e9)), rratelimiter.WithLease(time.Minute)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			ask := func() {

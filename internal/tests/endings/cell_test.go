@@ -138,7 +138,8 @@ func (c *cell) must(err error) {
 func (c *cell) setRates(limiters []*rratelimiter.Limiter) {
 	c.pipelined(limiters, func(ctx context.Context, p redis.Pipeliner, names []string) {
 		p.HSet(
-			ctx, names[keys.Config], "rate", rate.Permits, "interval", rate.Interval.Milliseconds(), "type", int(c.option.of),
+			ctx, names[keys.Config], "rate", rate.Permits, "interval", rate.Interval.Milliseconds(), "type",
+			int(c.option.of),
 		)
 	})
 }

@@ -62,10 +62,19 @@ func TestSilenceIsNoticedBehindShortDeadlines(t *testing.T) {
 // second limiter, other.
 func methodsThatAcquire(other string) map[string]func(ctx context.Context, l *rratelimiter.Limiter) error {
 	return map[string]func(ctx context.Context, l *rratelimiter.Limiter) error{
-		"Allow":       func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 1); return err },
-		"TryAcquire":  func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.TryAcquire(ctx, 1); return err },
-		"Acquire":     func(ctx context.Context, l *rratelimiter.Limiter) error { return l.Acquire(ctx, 1) },
-		"AcquireUpTo": func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 1); return err },
+		"Allow": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.Allow(ctx, 1)
+			return err
+		},
+		"TryAcquire": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.TryAcquire(ctx, 1)
+			return err
+		},
+		"Acquire": func(ctx context.Context, l *rratelimiter.Limiter) error { return l.Acquire(ctx, 1) },
+		"AcquireUpTo": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, err := l.AcquireUpTo(ctx, 1)
+			return err
+		},
 		"AllowAll": func(ctx context.Context, l *rratelimiter.Limiter) error {
 			_, err := l.Client().AllowAll(ctx, 1, l, l.Client().RateLimiter(other))
 			return err
@@ -119,7 +128,8 @@ func TestSilenceOfAServerThatCantBeDialled(t *testing.T) {
 func TestSilenceBehindACallThatFails(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process(
-			rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithFallback(1)),
+			rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerHour(1000)),
+				rratelimiter.WithFallback(1)),
 		)
 		resume := p.Wire.Hang()
 		hung := b.Try(p.RateLimiter("hung"), 1)
@@ -163,7 +173,8 @@ func TestSilenceOfEveryMethodIsNoticed(t *testing.T) {
 				method := rig.EveryMethod(p.Client, l)[name]
 				for range 3 {
 					ctx, cancel := context.WithTimeout(t.Context(), 20*ms)
-					if err := method(ctx); !errors.Is(err, context.DeadlineExceeded) && !strings.HasSuffix(name, "Timeout") {
+					if err := method(ctx); !errors.Is(err, context.DeadlineExceeded) &&
+						!strings.HasSuffix(name, "Timeout") {
 						t.Fatal(err)
 					}
 					cancel()
@@ -295,8 +306,10 @@ func TestAServerThatAnswersSlowlyIsNotAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 				rdb := redis.NewClient(&redis.Options{
-					Addr:                     "127.0.0.1:1",
-					Dialer:                   func(context.Context, string, string) (net.Conn, error) { return nil, rig.ErrRefused },
+					Addr: "127.0.0.1:1",
+					Dialer: func(context.Context, string, string) (net.Conn, error) {
+						return nil, rig.ErrRefused
+					},
 					MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 				})
 				tunnel := &tunnel{server: b.Server}
@@ -304,7 +317,8 @@ func TestAServerThatAnswersSlowlyIsNotAway(t *testing.T) {
 				rdb.AddHook(tunnel)
 				defer rdb.Close()
 				c := rratelimiter.NewClient(rdb,
-					rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithFallback(1)))
+					rratelimiter.WithLimiterDefaults(rratelimiter.WithRate(rratelimiter.PerHour(1000)),
+						rratelimiter.WithFallback(1)))
 				l, other := c.RateLimiter("l"), c.RateLimiter("other")
 				away := 0
 				for i := range 20 {

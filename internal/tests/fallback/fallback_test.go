@@ -29,7 +29,13 @@ func TestFallbackGrantsItsPartOfTheRate(t *testing.T) {
 		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5))
 		b.MustAllow(
 			"by Redis", l, 7,
-			rratelimiter.Result{Allowed: true, Limit: 10, Remaining: 3, NextAfter: time.Second, ResetAfter: time.Second},
+			rratelimiter.Result{
+				Allowed:    true,
+				Limit:      10,
+				Remaining:  3,
+				NextAfter:  time.Second,
+				ResetAfter: time.Second,
+			},
 		)
 		mend := p.Wire.Fail(rig.ErrRefused)
 		full := time.Second
@@ -214,7 +220,8 @@ func TestFallbackIsForTheLostCallAlone(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		o := &rig.Log{}
 		p := b.Process(rratelimiter.WithCallTimeout(time.Second), rratelimiter.WithObserver(o))
-		lost, other := p.RateLimiter("lost", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(1)),
+		lost, other := p.RateLimiter("lost",
+			rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(1)),
 			p.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(1))
 		b.Granted("before", b.Try(lost, 1), 0)
 		resume := p.Wire.Hang()
@@ -247,7 +254,8 @@ func TestFallbackToNothing(t *testing.T) {
 		for at := time.Duration(0); at < 5*time.Second; at += 100 * ms {
 			b.SleepTo(at)
 			result, err := l.Allow(t.Context(), 1)
-			if err != nil || result.Allowed || result.Limit != 0 || result.RetryAfter <= 0 || result.RetryAfter > time.Second {
+			if err != nil || result.Allowed || result.Limit != 0 || result.RetryAfter <= 0 ||
+				result.RetryAfter > time.Second {
 				t.Fatalf("at %v: %+v, %v", at, result, err)
 			}
 		}
@@ -282,7 +290,8 @@ func TestFallbackIsNotCachedAsADenial(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
 		l := p.RateLimiter(
-			"l", rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithFallback(0.5), rratelimiter.WithDenyCache(5),
+			"l", rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithFallback(0.5),
+			rratelimiter.WithDenyCache(5),
 		)
 		mend := p.Wire.Fail(rig.ErrRefused)
 		b.Granted("the part", b.Try(l, 5), 0)
@@ -325,7 +334,8 @@ func TestFallbackOfAcquireUpToAndAllowAll(t *testing.T) {
 		o := &rig.Log{}
 		p := b.Process(rratelimiter.WithObserver(o))
 		limiter := func(name string, permits int64) *rratelimiter.Limiter {
-			return p.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerSecond(permits)), rratelimiter.WithFallback(0.5))
+			return p.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerSecond(permits)),
+				rratelimiter.WithFallback(0.5))
 		}
 		p.Wire.Fail(rig.ErrRefused)
 		l := limiter("up to", 10)
@@ -334,7 +344,10 @@ func TestFallbackOfAcquireUpToAndAllowAll(t *testing.T) {
 				t.Errorf("up to 3: %d, %v, expected %d", n, err, want)
 			}
 		}
-		for how, names := range map[string][2]string{"together": {"{a}small", "{a}large"}, "in order": {"small", "large"}} {
+		for how, names := range map[string][2]string{
+			"together": {"{a}small", "{a}large"},
+			"in order": {"small", "large"},
+		} {
 			small, large := limiter(names[0], 4), limiter(names[1], 10)
 			for i := range 3 {
 				results, err := p.AllowAll(t.Context(), 1, large, small)
@@ -372,7 +385,8 @@ func TestFallbackUsesTheLastRate(t *testing.T) {
 		if err := p.RateLimiter("learned").SetRate(t.Context(), rratelimiter.PerSecond(100)); err != nil {
 			t.Fatal(err)
 		}
-		learned := p.RateLimiter("learned", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5))
+		learned := p.RateLimiter("learned",
+			rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5))
 		without := p.RateLimiter("learned", rratelimiter.WithFallback(0.2))
 		b.Granted("a call", b.Try(learned, 1), 0)
 		mend := p.Wire.Fail(rig.ErrRefused)
@@ -387,7 +401,8 @@ func TestFallbackUsesTheLastRate(t *testing.T) {
 		)
 		b.MustAllow(
 			"its own rate",
-			p.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5)), 1,
+			p.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.5)),
+			1,
 			rratelimiter.Result{Allowed: true, Limit: 5, Remaining: 4, NextAfter: full, ResetAfter: full},
 		)
 		unknown := p.RateLimiter("unknown", rratelimiter.WithFallback(0.5))
@@ -436,7 +451,9 @@ func TestFallbackLeavesAnswersAlone(t *testing.T) {
 		if err := rdb.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithFallback(1)).Acquire(t.Context(), 1); !errors.Is(
+		if err := c.RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithFallback(1)).Acquire(t.Context(),
+			1); !errors.Is(
 			err, redis.ErrClosed,
 		) {
 			t.Error(err)
@@ -494,7 +511,8 @@ func TestFallbackIsBounded(t *testing.T) {
 			all.Go(func() {
 				for i := caller; i < names; i += callers {
 					l := c.RateLimiter(
-						fmt.Sprint("name", i), rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFallback(0.1),
+						fmt.Sprint("name", i), rratelimiter.WithRate(rratelimiter.PerSecond(10)),
+						rratelimiter.WithFallback(0.1),
 					)
 					switch ok, err := l.TryAcquire(t.Context(), 1); {
 					case errors.Is(err, syscall.ECONNREFUSED):

@@ -71,9 +71,14 @@ func faults() []faulty {
 		_, _ = conn.Read(make([]byte, 1<<16))
 	}
 	return []faulty{
-		{name: "refused", cause: syscall.ECONNREFUSED, text: "connection refused", start: func(t *testing.T) *redis.Client {
-			return client(t, &redis.Options{Addr: redistest.Nowhere(t), DialerRetries: 1})
-		}},
+		{
+			name:  "refused",
+			cause: syscall.ECONNREFUSED,
+			text:  "connection refused",
+			start: func(t *testing.T) *redis.Client {
+				return client(t, &redis.Options{Addr: redistest.Nowhere(t), DialerRetries: 1})
+			},
+		},
 		{name: "hangs", text: "no answer within", start: func(t *testing.T) *redis.Client {
 			return client(t, &redis.Options{Addr: listen(t, drain)})
 		}},
@@ -104,8 +109,8 @@ func faults() []faulty {
 			start: func(t *testing.T) *redis.Client {
 				s := redistest.Embedded(t)
 				options := &redis.Options{Addr: s.Addr, PoolSize: 1, PoolTimeout: 20 * ms}
-				// Since go-redis 9.23 pipelines have connections of their own. Older releases do not have the
-				// field.
+				// Since go-redis 9.23 pipelines have connections of their own. Older releases do
+				// not have the field.
 				if size := reflect.ValueOf(options).Elem().FieldByName("PipelinePoolSize"); size.IsValid() {
 					size.SetInt(-1)
 				}
@@ -149,15 +154,18 @@ func TestErrorsWhileRedisIsAway(t *testing.T) {
 			var all sync.WaitGroup
 			var caused atomic.Int64
 			defer func() {
-				// If the machine stands still for a while, some errors have only the timeout as their cause.
+				// If the machine stands still for a while, some errors have only the timeout as
+				// their cause.
 				if all.Wait(); caused.Load() < 20 {
 					t.Errorf("%d errors have the cause", caused.Load())
 				}
 			}()
 			for _, deadline := range []time.Duration{0, 5 * ms, 50 * ms, timeout - 5*ms, timeout, time.Minute} {
 				methods := map[string]func(context.Context) error{}
-				for name := range rig.EveryMethod(c, nil) { // each has a limiter of its own, so that none is queued behind another
-					methods[name] = rig.EveryMethod(c, c.RateLimiter("{other}"+name, rratelimiter.WithRate(rratelimiter.PerSecond(10))))[name]
+				// each has a limiter of its own, so that none is queued behind another
+				for name := range rig.EveryMethod(c, nil) {
+					methods[name] = rig.EveryMethod(c,
+						c.RateLimiter("{other}"+name, rratelimiter.WithRate(rratelimiter.PerSecond(10))))[name]
 				}
 				for name, method := range methods {
 					all.Go(func() {
@@ -185,13 +193,18 @@ func TestErrorsWhileRedisIsAway(t *testing.T) {
 							t.Errorf("%s within %v: %v", name, deadline, err)
 						case !ended && !errors.Is(err, rratelimiter.ErrUnavailable):
 							t.Errorf("%s within %v: %v is not ErrUnavailable", name, deadline, err)
-						case !ended && strings.Contains(err.Error(), fault.text) && (fault.cause == nil || errors.Is(err, fault.cause)):
+						case !ended && strings.Contains(err.Error(), fault.text) &&
+							(fault.cause == nil || errors.Is(err, fault.cause)):
 							caused.Add(1)
-						case !ended && !strings.Contains(err.Error(), "no answer within") && !strings.Contains(err.Error(), "i/o timeout"):
+						case !ended && !strings.Contains(err.Error(), "no answer within") &&
+							!strings.Contains(err.Error(), "i/o timeout"):
 							t.Errorf("%s within %v: %v", name, deadline, err)
 						}
 						causes := 0
-						for _, cause := range []string{"refused", "no answer within", "i/o timeout", "context deadline", "canceled", "pool timeout", "LOADING", "EOF", "reset by peer"} {
+						for _, cause := range []string{
+							"refused", "no answer within", "i/o timeout", "context deadline", "canceled",
+							"pool timeout", "LOADING", "EOF", "reset by peer",
+						} {
 							causes += strings.Count(err.Error(), cause)
 						}
 						if causes != 1 {
@@ -238,7 +251,8 @@ func TestNodesThatDisagreeAboutASlot(t *testing.T) {
 				switch {
 				case !errors.Is(err, rratelimiter.ErrUnavailable):
 					t.Errorf("%s, %s: %v", what, method, err)
-				case strings.Contains(err.Error(), "disagree about a slot: MOVED") && !errors.Is(err, rratelimiter.ErrOutcomeUnknown):
+				case strings.Contains(err.Error(), "disagree about a slot: MOVED") &&
+					!errors.Is(err, rratelimiter.ErrOutcomeUnknown):
 					caused.Add(1)
 				case strings.Contains(err.Error(), "no answer within"), // on a busy machine, or in an auto-pipeliner
 					strings.Contains(err.Error(), "the time for the call is over"): // of another call in the pipeline

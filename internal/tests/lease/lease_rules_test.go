@@ -46,7 +46,8 @@ func TestWhatALeaseTakes(t *testing.T) {
 				if test.taken > 0 {
 					rig.MustTry(t, r.Limiter(t.Name(), rate), test.taken, true)
 				}
-				rig.MustTry(t, r.Limiter(t.Name(), rate, rratelimiter.WithLease(time.Minute)), test.request, test.granted)
+				rig.MustTry(t, r.Limiter(t.Name(), rate, rratelimiter.WithLease(time.Minute)), test.request,
+					test.granted)
 				if free := r.Free(r.Limiter(t.Name())); free != test.free {
 					t.Errorf("%d are free, not %d", free, test.free)
 				}
@@ -60,7 +61,8 @@ func TestNoLeaseWhileOthersNeedThePermits(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		var ahead aheadOf
 		p := b.Process(rratelimiter.WithObserver(&ahead))
-		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(time.Second))
+		l := p.RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(time.Second))
 		b.Granted("Acquire", b.Acquire(l, 10), 0)
 		if n := ahead.permits.Load(); n != 0 {
 			t.Errorf("%d permits were taken ahead for a caller that waits", n)
@@ -124,7 +126,8 @@ func TestTheNextLeaseFollows(t *testing.T) {
 			rig.MustTry(t, l, 5, true)
 		})
 		state, err := l.State(t.Context())
-		if want := ahead.permits.Load() - 25; err != nil || want <= 15 || state.Leased != want || state.Used != 65+want {
+		if want := ahead.permits.Load() - 25; err != nil || want <= 15 || state.Leased != want ||
+			state.Used != 65+want {
 			t.Errorf("%+v, %v; %d are ahead", state, err, want)
 		}
 		b.SleepTo(110 * ms)
@@ -247,7 +250,8 @@ func TestNoLeaseBesideAStalledBatch(t *testing.T) {
 		var ahead aheadOf
 		p := b.Process(rratelimiter.WithObserver(&ahead), rratelimiter.WithCallTimeout(time.Minute))
 		p.MayStall()
-		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(time.Second))
+		l := p.RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(time.Second))
 		p.Wire.There.Store(int64(10 * time.Second))
 		stalled := b.Try(l, 10)
 		b.SleepTo(5 * time.Second)
@@ -265,7 +269,8 @@ func TestWhatIsLeftOfALeaseGoesOn(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		client, tap := r.Tapped()
-		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
+		l := client.RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
 		rig.MustTry(t, l, 100, true)
 		tap.Plan(rig.Plan{Cut: true, Replies: 1, Then: func() { rig.MustTry(t, l, 80, true) }}) // of 100 ahead
 		// more than the lease has: its call takes more ahead
@@ -283,7 +288,8 @@ func TestAShortLeaseDoesNotWaitForALongOne(t *testing.T) {
 		long := p.RateLimiter(
 			"long", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(5*time.Minute),
 		)
-		short := p.RateLimiter("short", rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(100*ms))
+		short := p.RateLimiter("short",
+			rratelimiter.WithRate(rratelimiter.PerMinute(1000)), rratelimiter.WithLease(100*ms))
 		rig.MustTry(t, long, 10, true)
 		rig.MustTry(t, short, 10, true)
 		b.SleepTo(time.Second)
@@ -298,7 +304,8 @@ func TestAShortLeaseDoesNotWaitForALongOne(t *testing.T) {
 // unless what follows the third prevents it.
 func queued(r *rig.Rig, then func(l *rratelimiter.Limiter)) (*rratelimiter.Client, *rratelimiter.Limiter) {
 	client, tap := r.Tapped()
-	l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
+	l := client.RateLimiter("l",
+		rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
 	second := make(chan bool)
 	tap.Plan(rig.Plan{Cut: true, Replies: 1, Then: func() {
 		go func() {
@@ -322,8 +329,8 @@ func TestWhatIsLeftOfALeaseIsGivenBack(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		queued(r, func(*rratelimiter.Limiter) { r.Advance(2 * time.Minute) })
-		// Of 10,000, 390 are granted, and the next lease has a quarter of what was free when 400 were
-		// taken.
+		// Of 10,000, 390 are granted, and the next lease has a quarter of what was free when 400
+		// were taken.
 		rig.Soon(t, "the return of what is unused", func() bool { return r.Free(r.Limiter("l")) == 10_000-390-2400 })
 	})
 }

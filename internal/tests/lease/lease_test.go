@@ -98,7 +98,8 @@ func TestALeaseAnswersWithoutACall(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		calls := &rig.Log{}
 		client := rratelimiter.NewClient(s.Client(), rig.Patient, rratelimiter.WithObserver(calls))
-		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.Rate{Permits: 100_000, Interval: 10 * time.Second}),
+		l := client.RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.Rate{Permits: 100_000, Interval: 10 * time.Second}),
 			rratelimiter.WithLease(time.Second))
 		var granted atomic.Int64
 		for range 5000 {
@@ -139,7 +140,10 @@ func TestALeaseEnds(t *testing.T) {
 		"SetRate": func(r *rig.Rig, l *rratelimiter.Limiter) error {
 			return l.SetRate(r.T.Context(), rate, rratelimiter.KeepState())
 		},
-		"Release": func(r *rig.Rig, l *rratelimiter.Limiter) error { _, err := l.Release(r.T.Context(), 1); return err },
+		"Release": func(r *rig.Rig, l *rratelimiter.Limiter) error {
+			_, err := l.Release(r.T.Context(), 1)
+			return err
+		},
 		"Expire": func(r *rig.Rig, l *rratelimiter.Limiter) error {
 			_, err := l.Expire(r.T.Context(), time.Hour)
 			return err
@@ -175,7 +179,9 @@ func TestALeaseEnds(t *testing.T) {
 						t.Errorf("%d are free", free)
 					}
 				default:
-					rig.Soon(t, "the return of what is unused", func() bool { return r.Free(r.Limiter("l")) == 1000-taken })
+					rig.Soon(t, "the return of what is unused", func() bool {
+						return r.Free(r.Limiter("l")) == 1000-taken
+					})
 				}
 				if n := rig.Core(r.Client).Inspect().Leases; n != 0 && name != "the clock" {
 					t.Errorf("%d leases", n)
@@ -253,7 +259,8 @@ func TestACallThatEnforcesItsRateBringsALease(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		r.SetRate(r.Limiter("l"), rratelimiter.PerHour(500))
-		l := r.Limiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
+		l := r.Limiter("l",
+			rratelimiter.WithEnforcedRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
 		rig.MustTry(t, l, 100, true)
 		if s := rig.State(t, l); s.Leased != 100 || s.Used != 200 {
 			t.Errorf("%+v", s)
@@ -266,7 +273,8 @@ func TestNoLeaseDuringAChange(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		client, tap := r.Tapped()
-		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
+		l := client.RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
 		rig.MustSet(t, l, rratelimiter.PerHour(1000))
 		// the release is executed before
 		tap.Plan(rig.Plan{Cut: true, Replies: 1, Then: func() { rig.MustTry(t, l, 100, true) }})
@@ -327,7 +335,8 @@ func TestALostReplyAfterARefill(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		client, tap := r.Tapped()
-		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
+		l := client.RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerHour(10_000)), rratelimiter.WithLease(time.Minute))
 		rig.MustTry(t, l, 100, true)
 		rig.MustTry(t, l, 90, true) // of 100 ahead: more is asked for
 		rig.Soon(t, "the refill", func() bool { return r.Free(r.Limiter("l")) < 9800 })
@@ -342,7 +351,8 @@ func TestALostReplyWithALease(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		client, tap := r.Tapped()
-		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
+		l := client.RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
 		tap.Plan(rig.Plan{Cut: true})
 		rig.MustTry(t, l, 100, true)
 		if n := tap.Requests(); n != 2 {
@@ -364,7 +374,8 @@ func TestALostReplyWithALeaseAndASurplus(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		client, tap := r.Tapped()
-		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
+		l := client.RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerHour(1000)), rratelimiter.WithLease(time.Minute))
 		tap.Plan(rig.Plan{Cut: true, Then: func() { r.Must(r.Redis.Set(t.Context(), "{l}:value", 1000, 0).Err()) }})
 		rig.MustTry(t, l, 100, true)
 		if n := tap.Requests(); n != 2 {
@@ -445,7 +456,8 @@ func TestLeasesOfManyNames(t *testing.T) {
 		client := limittest.NewRealTime(t).Client()
 		for i := range 2 * dispatch.SpareQueues {
 			l := client.RateLimiter(
-				fmt.Sprint("name ", i), rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithLease(time.Second),
+				fmt.Sprint("name ", i), rratelimiter.WithRate(rratelimiter.PerMinute(10)),
+				rratelimiter.WithLease(time.Second),
 			)
 			rig.MustTry(t, l, 1, true)
 		}
@@ -543,7 +555,8 @@ func TestTheNextLeaseIsAsLarge(t *testing.T) {
 			t.Errorf("%d permits of a lease that is over", n)
 		}
 		for i := range 2 * dispatch.SpareQueues { // the limiter is not one of those used last
-			rig.MustTry(t, client.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerMinute(10))), 1, true)
+			rig.MustTry(t, client.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerMinute(10))), 1,
+				true)
 		}
 		rig.MustTry(t, l, 1, true)
 		if n := leased(); n < 100 || n > 1000 {

@@ -26,7 +26,8 @@ func TestDeleteReportsKeysItKeeps(t *testing.T) {
 		r.Must(r.Redis.Set(t.Context(), "{rl}:permits", "mine", 0).Err())
 		for _, removed := range []bool{true, false} {
 			gone, err := l.Delete(t.Context())
-			if gone != removed || !redis.HasErrorPrefix(err, "WRONGTYPE") || errors.Is(err, rratelimiter.ErrOutcomeUnknown) ||
+			if gone != removed || !redis.HasErrorPrefix(err, "WRONGTYPE") ||
+				errors.Is(err, rratelimiter.ErrOutcomeUnknown) ||
 				!strings.Contains(err.Error(), `the key "{rl}:permits" is no sorted set`) {
 				t.Errorf("%v, %v", gone, err)
 			}
@@ -47,7 +48,8 @@ func TestRecordsAreFreedInTheBackground(t *testing.T) {
 		"Reset":   func() error { _, err := l.Reset(t.Context()); return err },
 		"SetRate": func() error { return l.SetRate(t.Context(), rratelimiter.PerMinute(5)) },
 		"a new type": func() error {
-			return l.SetRate(t.Context(), rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Minute})
+			return l.SetRate(t.Context(),
+				rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Minute})
 		},
 		"Rename over it": func() error { return r.Limiter("other").Rename(t.Context(), "rl") },
 	} {

@@ -106,7 +106,8 @@ func TestOddNamesAreRefusedOnACluster(t *testing.T) {
 	rdb.AddHook(rig.NoCommands(t))
 	c := rratelimiter.NewClient(rdb)
 	for _, name := range oddNames {
-		for method, call := range rig.EveryMethod(c, c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerSecond(1)))) {
+		for method, call := range rig.EveryMethod(c,
+			c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerSecond(1)))) {
 			err := call(t.Context())
 			if !errors.Is(err, rratelimiter.ErrCrossSlotName) {
 				t.Errorf("%s of %q: %v, want ErrCrossSlotName", method, name, err)
@@ -115,7 +116,8 @@ func TestOddNamesAreRefusedOnACluster(t *testing.T) {
 			}
 		}
 		if name != "" {
-			if err := c.RateLimiter("{t}plain").Rename(t.Context(), name); !errors.Is(err, rratelimiter.ErrCrossSlotName) {
+			if err := c.RateLimiter("{t}plain").Rename(t.Context(),
+				name); !errors.Is(err, rratelimiter.ErrCrossSlotName) {
 				t.Errorf("renaming to %q: %v, want ErrCrossSlotName", name, err)
 			}
 		}

@@ -86,7 +86,8 @@ func TestErrorsQuoteNames(t *testing.T) {
 	}
 	refused := rratelimiter.NewClient(redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"192.0.2.1:1"}})).
 		RateLimiter(hostileNames["a megabyte of braces"])
-	if _, err := refused.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrCrossSlotName) || len(err.Error()) > 1000 {
+	if _, err := refused.Allow(t.Context(), 1); !errors.Is(err, rratelimiter.ErrCrossSlotName) ||
+		len(err.Error()) > 1000 {
 		t.Errorf("%.2000q", err)
 	}
 }
@@ -96,7 +97,8 @@ func TestErrorsQuoteNames(t *testing.T) {
 func TestNamesThatNoServerTakesAreRefused(t *testing.T) {
 	c := rratelimiter.NewClient(rig.RefusingClient(t), rratelimiter.WithClientID("me"))
 	long := strings.Repeat("x", keys.MaxBytes/keys.Count)
-	for method, call := range rig.EveryMethod(c, c.RateLimiter(long, rratelimiter.WithRate(rratelimiter.PerSecond(1)))) {
+	for method, call := range rig.EveryMethod(c,
+		c.RateLimiter(long, rratelimiter.WithRate(rratelimiter.PerSecond(1)))) {
 		if err := call(t.Context()); !errors.Is(err, rratelimiter.ErrInvalidOption) || len(err.Error()) > 1000 {
 			t.Errorf("%s: %.1000q", method, err)
 		}

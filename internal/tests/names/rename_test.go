@@ -51,7 +51,13 @@ func TestRenameTakesAllState(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.SameState(to, rratelimiter.State{
-				Rate: want.Rate, Available: 4, Used: 6, Records: 2, Oldest: want.Oldest, Newest: want.Newest, TTL: time.Hour,
+				Rate:       want.Rate,
+				Available:  4,
+				Used:       6,
+				Records:    2,
+				Oldest:     want.Oldest,
+				Newest:     want.Newest,
+				TTL:        time.Hour,
 				Consistent: true,
 			})
 			if there, err := from.Exists(ctx); there || err != nil || r.Redis.DBSize(ctx).Val() != 3 {
@@ -69,7 +75,13 @@ func TestRenameTakesAllState(t *testing.T) {
 				t.Errorf("RenameNX to a new name: %v, %v", done, err)
 			}
 			r.SameState(r.Limiter("third"), rratelimiter.State{
-				Rate: want.Rate, Available: 4, Used: 6, Records: 2, Oldest: want.Oldest, Newest: want.Newest, TTL: time.Hour,
+				Rate:       want.Rate,
+				Available:  4,
+				Used:       6,
+				Records:    2,
+				Oldest:     want.Oldest,
+				Newest:     want.Newest,
+				TTL:        time.Hour,
 				Consistent: true,
 			})
 		}
@@ -79,7 +91,11 @@ func TestRenameTakesAllState(t *testing.T) {
 func TestRenameOntoItsOwnKeyIsRefused(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
-		for name, onto := range map[string]string{"dup": "{dup}:value", "{two}x": "{two}x:permits", "own": "{own}:value:me"} {
+		for name, onto := range map[string]string{
+			"dup":    "{dup}:value",
+			"{two}x": "{two}x:permits",
+			"own":    "{own}:value:me",
+		} {
 			l := r.Limiter(name)
 			r.SetRate(l, rratelimiter.PerMinute(5))
 			r.Try(l, 2)
@@ -108,7 +124,8 @@ func TestRenameReplacesNoKeyOfAnotherProgram(t *testing.T) {
 			r.Must(r.Redis.RPush(t.Context(), rig.Keys(to)[at], "mine").Err())
 			before := r.Dump()
 			err := from.Rename(t.Context(), "to")
-			if !redis.HasErrorPrefix(err, "WRONGTYPE") || !strings.Contains(err.Error(), fmt.Sprintf("%q", rig.Keys(to)[at])) {
+			if !redis.HasErrorPrefix(err, "WRONGTYPE") ||
+				!strings.Contains(err.Error(), fmt.Sprintf("%q", rig.Keys(to)[at])) {
 				t.Errorf("Rename onto a list in %s: %v", rig.Keys(to)[at], err)
 			}
 			renamed, err := from.RenameNX(t.Context(), "to")

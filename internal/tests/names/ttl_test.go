@@ -27,7 +27,10 @@ func TestStateLivesAsLongAsTheConfiguration(t *testing.T) {
 			"AcquireUpTo":      func(l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 3); return err },
 			"AvailablePermits": func(l *rratelimiter.Limiter) error { _, err := l.AvailablePermits(ctx); return err },
 			"Release":          func(l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 1); return err },
-			"AllowAll":         func(l *rratelimiter.Limiter) error { _, err := l.Client().AllowAll(ctx, 1, l); return err },
+			"AllowAll": func(l *rratelimiter.Limiter) error {
+				_, err := l.Client().AllowAll(ctx, 1, l)
+				return err
+			},
 			"SetRate, keep": func(l *rratelimiter.Limiter) error {
 				return l.SetRate(ctx, rratelimiter.PerMinute(6), rratelimiter.KeepState())
 			},
@@ -117,7 +120,8 @@ func TestKeepAliveRenewsAllThreeKeys(t *testing.T) {
 			r.CheckTTL(time.Minute, "rl") // reading does not extend the TTL
 		}
 
-		// Setting a rate without keep-alive removes the TTLs, and the keep-alive from the configuration.
+		// Setting a rate without keep-alive removes the TTLs, and the keep-alive from the
+		// configuration.
 		for _, opts := range [][]rratelimiter.SetOption{nil, {rratelimiter.KeepState()}} {
 			r.SetRate(l, rate, opts...)
 			r.Try(l, 1)
@@ -229,7 +233,12 @@ func TestAClientsOwnPairLeavesByItself(t *testing.T) {
 				l := r.Limiter("rl")
 				r.SetRate(
 					l,
-					rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: 10 * time.Second, KeepAlive: test.keepAlive},
+					rratelimiter.Rate{
+						Type:      rratelimiter.PerClient,
+						Permits:   5,
+						Interval:  10 * time.Second,
+						KeepAlive: test.keepAlive,
+					},
 				)
 				if test.ttl > 0 {
 					r.Must(r.Redis.PExpire(ctx, "rl", test.ttl).Err())
@@ -253,7 +262,12 @@ func TestAClientsOwnPairLeavesByItself(t *testing.T) {
 					Rate: rratelimiter.Rate{
 						Type: rratelimiter.PerClient, Permits: 6, Interval: 10 * time.Second, KeepAlive: test.keepAlive,
 					},
-					Available: 3, Used: 3, Records: 2, Oldest: r.Now(), Newest: r.Now(), TTL: max(test.ttl, test.keepAlive),
+					Available:  3,
+					Used:       3,
+					Records:    2,
+					Oldest:     r.Now(),
+					Newest:     r.Now(),
+					TTL:        max(test.ttl, test.keepAlive),
 					Consistent: true,
 				})
 				r.CheckTTL(-1, "{rl}:value", "{rl}:permits")
@@ -292,7 +306,8 @@ func TestExpireConditions(t *testing.T) {
 				r.SetRate(l, rratelimiter.PerMinute(5))
 				r.Try(l, 1)
 				r.Must(r.Redis.Set(ctx, rig.Keys(l)[keys.ClientValue], "5", 0).Err())
-				r.Must(r.Redis.ZAdd(ctx, rig.Keys(l)[keys.ClientPermits], redis.Z{Member: rig.MemberOf("12345678", 1)}).Err())
+				r.Must(r.Redis.ZAdd(ctx, rig.Keys(l)[keys.ClientPermits],
+					redis.Z{Member: rig.MemberOf("12345678", 1)}).Err())
 				if test.had > 0 {
 					if done, err := l.Expire(ctx, test.had); !done || err != nil {
 						t.Fatal(done, err)
@@ -306,7 +321,8 @@ func TestExpireConditions(t *testing.T) {
 					done, err = l.Expire(ctx, test.new, test.cond...)
 				}
 				if done != test.want || err != nil {
-					t.Errorf("%v after %v with %v, absolute %v: %v, %v", test.new, test.had, test.cond, absolute, done, err)
+					t.Errorf("%v after %v with %v, absolute %v: %v, %v",
+						test.new, test.had, test.cond, absolute, done, err)
 				}
 				want := test.had
 				if test.want {
@@ -417,7 +433,8 @@ func TestANewLimiterHasNoStateOfAnEndedOne(t *testing.T) {
 				r.Must(err)
 				use()
 				r.CheckTTL(0, "rl", "{rl}:value", "{rl}:permits")
-				if state, err := l.State(t.Context()); err != nil || state.Used != 3 || state.Available != 0 || !state.Consistent {
+				if state, err := l.State(t.Context()); err != nil || state.Used != 3 || state.Available != 0 ||
+					!state.Consistent {
 					t.Errorf("%+v, %v: want all three granted", state, err)
 				}
 			})

@@ -18,8 +18,9 @@ func TestOptionsAreRefusedByAllMethodsOrNone(t *testing.T) {
 	r := rig.New(t, redistest.Embedded(t))
 	rapid.Check(t, func(rt *rapid.T) {
 		rate := rratelimiter.Rate{
-			Permits:  one(rt, "rate", []int64{10, 1, 0, 1<<32 - 1, 1 << 32, -1}),
-			Interval: one(rt, "interval", []time.Duration{time.Second, ms, 9 * ms, 10 * ms, 11 * ms, 0, time.Microsecond}),
+			Permits: one(rt, "rate", []int64{10, 1, 0, 1<<32 - 1, 1 << 32, -1}),
+			Interval: one(rt, "interval",
+				[]time.Duration{time.Second, ms, 9 * ms, 10 * ms, 11 * ms, 0, time.Microsecond}),
 		}
 		s := drawOptions(rt, rate, true)
 		valid := s.refused() == "" && (!s.has("WithRate") && !s.has("WithEnforcedRate") || s.validRate())
@@ -32,7 +33,8 @@ func TestOptionsAreRefusedByAllMethodsOrNone(t *testing.T) {
 			if invalid := errors.Is(err, rratelimiter.ErrInvalidOption); invalid == valid {
 				rt.Fatalf("%v: %s returned %v, expected ErrInvalidOption: %v", s, method, err, !valid)
 			}
-			if valid && (errors.Is(err, rratelimiter.ErrInvalidRate) || errors.Is(err, rratelimiter.ErrInvalidPermits)) {
+			if valid && (errors.Is(err, rratelimiter.ErrInvalidRate) ||
+				errors.Is(err, rratelimiter.ErrInvalidPermits)) {
 				rt.Fatalf("%v: %s returned %v", s, method, err)
 			}
 		}

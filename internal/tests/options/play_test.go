@@ -109,7 +109,8 @@ func (x *player) look() {
 		joins := l.has("WithGranularity") && l.format != rratelimiter.Redisson313
 		sums := map[string]int64{}
 		for member, score := range all {
-			id, n := member[len(member)-6:len(member)-4], int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:])))
+			id, n := member[len(member)-6:len(member)-4],
+				int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:])))
 			if joins {
 				id = fmt.Sprint(score)
 			}

@@ -157,7 +157,8 @@ func init() {
 		limiterOptions = append(limiterOptions, r.name)
 	}
 	limiterOptions = append(
-		limiterOptions, "WithFailFast", "WithInstalments", "WithFailFast", "WithInstalments", "WithDenyCache", "WithFallback",
+		limiterOptions, "WithFailFast", "WithInstalments", "WithFailFast", "WithInstalments", "WithDenyCache",
+		"WithFallback",
 	)
 }
 

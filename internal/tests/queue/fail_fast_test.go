@@ -46,7 +46,8 @@ func TestFailFast(t *testing.T) {
 		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFailFast())
 		b.Granted("the first", b.Try(l, 10), 0)
 		b.SleepTo(200 * ms)
-		failedFast(b, "one whose deadline is when the permits return", acquireBy(b, l, 1, time.Second), 200*ms, time.Second)
+		failedFast(b, "one whose deadline is when the permits return", acquireBy(b, l, 1, time.Second), 200*ms,
+			time.Second)
 		in := acquireBy(b, l, 1, time.Second+ms)
 		forever, bounded := b.Acquire(l, 1), b.TryFor(l, 1, 900*ms)
 		b.Ended("TryAcquireTimeout", b.TryFor(l, 1, 800*ms), false, 200*ms)
@@ -79,7 +80,8 @@ func TestWithoutFailFastACallerWaits(t *testing.T) {
 // after those of the group before.
 func TestFailFastCountsTheCallersInFront(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
-		l := b.Process().RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFailFast())
+		l := b.Process().RateLimiter("l",
+			rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFailFast())
 		b.Granted("the first", b.Try(l, 6), 0)
 		b.SleepTo(300 * ms)
 		b.Granted("the second", b.Try(l, 4), 300*ms)
@@ -120,7 +122,8 @@ func TestFailFastWaitsForRedis(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
 		l := p.RateLimiter(
-			"l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFailFast(), rratelimiter.WithFallback(0.1),
+			"l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFailFast(),
+			rratelimiter.WithFallback(0.1),
 		)
 		mend := p.Wire.Fail(rig.ErrRefused)
 		b.Granted("by the process", b.Try(l, 1), 0)
@@ -138,7 +141,8 @@ func TestFailFastWaitsForRedis(t *testing.T) {
 func TestFailFastByTheServersClock(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		l := b.Process().
-			RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFailFast(), rratelimiter.WithServerTime())
+			RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithFailFast(),
+				rratelimiter.WithServerTime())
 		b.Granted("the first", b.Try(l, 10), 0)
 		c := acquireBy(b, l, 1, 500*ms)
 		var late *rratelimiter.NotInTimeError

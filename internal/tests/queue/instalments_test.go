@@ -225,12 +225,16 @@ func TestRandomInstalments(t *testing.T) {
 	for seed := range int64(proof.Or(10, 3)) {
 		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 			random := rand.New(rand.NewSource(seed))
-			rate := rratelimiter.Rate{Permits: 2 + random.Int63n(8), Interval: time.Duration(1+random.Intn(3)) * time.Second}
+			rate := rratelimiter.Rate{
+				Permits:  2 + random.Int63n(8),
+				Interval: time.Duration(1+random.Intn(3)) * time.Second,
+			}
 			processes := []*rig.Process{b.Process(), b.Process()}
 			limiters := map[*rig.Process][]*rratelimiter.Limiter{}
 			for _, p := range processes {
 				for _, name := range []string{"{t}a", "{t}b"} {
-					limiters[p] = append(limiters[p], p.RateLimiter(name, rratelimiter.WithRate(rate), rratelimiter.WithInstalments()))
+					limiters[p] = append(limiters[p],
+						p.RateLimiter(name, rratelimiter.WithRate(rate), rratelimiter.WithInstalments()))
 				}
 			}
 			logs := []map[string]redis.Z{{}, {}}
@@ -345,7 +349,8 @@ func TestInstalmentsBesideABusyClient(t *testing.T) {
 		}
 		b.SleepTo(2 * time.Minute)
 		if !mails.OK || mails.At > time.Minute || byOther.Load() < 100 { // with half of all permits it would be 20 s
-			t.Errorf("granted %v at %v, %v; the other client had %d permits", mails.OK, mails.At, mails.Err, byOther.Load())
+			t.Errorf("granted %v at %v, %v; the other client had %d permits",
+				mails.OK, mails.At, mails.Err, byOther.Load())
 		}
 	})
 }

@@ -49,7 +49,8 @@ func tryInSomeState(t *testing.T, b *rig.Bubble, random *rand.Rand, name string)
 		p.MayStall()
 	}
 	rate := rratelimiter.Rate{
-		Permits: 1 + random.Int64N(30), Interval: []time.Duration{100 * ms, time.Second, 10 * time.Second}[random.IntN(3)],
+		Permits:  1 + random.Int64N(30),
+		Interval: []time.Duration{100 * ms, time.Second, 10 * time.Second}[random.IntN(3)],
 	}
 	opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rate)}
 	switch random.IntN(5) {
@@ -127,12 +128,14 @@ func tryInSomeState(t *testing.T, b *rig.Bubble, random *rand.Rand, name string)
 		waiting, n, before, at := core.Inspect().Waiting, size(), p.Wire.Calls(), time.Now()
 		result, err := l.Allow(t.Context(), n)
 		synctest.Wait()
-		if calls := p.Wire.Calls() - before; calls != 1 && core.Inspect().Waiting == waiting || time.Since(at) > delay ||
+		if calls := p.Wire.Calls() - before; calls != 1 && core.Inspect().Waiting == waiting ||
+			time.Since(at) > delay ||
 			err != nil {
 			t.Fatalf("%s: a try behind %d callers (now %d) took %d calls and %v: %v", name, waiting,
 				core.Inspect().Waiting, calls, time.Since(at), err)
 		}
-		if !result.Allowed && (result.Remaining >= n || result.RetryAfter <= 0 || result.ResetAfter < result.RetryAfter) {
+		if !result.Allowed &&
+			(result.Remaining >= n || result.RetryAfter <= 0 || result.ResetAfter < result.RetryAfter) {
 			t.Fatalf("%s: a try for %d behind %d callers was refused with %+v", name, n, waiting, result)
 		}
 	}
@@ -154,7 +157,8 @@ func TestTriesWhileOthersWaitDoNotStormRedis(t *testing.T) {
 		}
 		rig.MustTry(t, l, 1, true) // so that there is a state
 		now := time.Now().UnixMilli()
-		if err := rig.AskRedisson.Run(t.Context(), rdb, []string{"{l}:value", "{l}:permits"}, now, 1000, 1, member).Err(); err != nil {
+		if err := rig.AskRedisson.Run(t.Context(), rdb, []string{"{l}:value", "{l}:permits"}, now, 1000, 1,
+			member).Err(); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -190,7 +194,12 @@ func TestTryIsRefusedUntilTheTurnOfTheQueue(t *testing.T) {
 		b.SleepTo(1020 * ms) // the permit returned at 1 s
 		p.Wire.There.Store(int64(ms))
 		result, err := l.Allow(t.Context(), 1)
-		if want := (rratelimiter.Result{Limit: 1, RetryAfter: 129 * ms, NextAfter: 129 * ms, ResetAfter: 129 * ms}); result != want ||
+		if want := (rratelimiter.Result{
+			Limit:      1,
+			RetryAfter: 129 * ms,
+			NextAfter:  129 * ms,
+			ResetAfter: 129 * ms,
+		}); result != want ||
 			err != nil {
 			t.Errorf("%+v, %v, expected %+v", result, err, want)
 		}
@@ -216,9 +225,12 @@ func TestContestedRateServesRequests(t *testing.T) {
 		"Acquire": func(ctx context.Context, l *rratelimiter.Limiter) (int64, error) {
 			return granted(true, l.Acquire(ctx, 1))
 		},
-		"AcquireUpTo": func(ctx context.Context, l *rratelimiter.Limiter) (int64, error) { return l.AcquireUpTo(ctx, 1) },
+		"AcquireUpTo": func(ctx context.Context, l *rratelimiter.Limiter) (int64, error) {
+			return l.AcquireUpTo(ctx, 1)
+		},
 		"AllowAll": func(ctx context.Context, l *rratelimiter.Limiter) (int64, error) {
-			all, err := l.Client().AllowAll(ctx, 1, l, l.Client().RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerHour(1))))
+			all, err := l.Client().AllowAll(ctx, 1, l,
+				l.Client().RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerHour(1))))
 			return granted(err == nil && all[0].Allowed, err)
 		},
 	} {
@@ -229,16 +241,19 @@ func TestContestedRateServesRequests(t *testing.T) {
 				rival := rratelimiter.NewClient(s.Client(), rig.Patient).RateLimiter("l")
 				rig.MustSet(t, rival, rratelimiter.PerHour(7))
 				sets := 0
-				rdb.AddHook(redistest.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-					err := next(ctx, cmd)
-					if args := cmd.Args(); err == nil &&
-						(args[1] == protocol.SetRateScript.SHA || args[1] == protocol.SetRateScript.Text) {
-						sets++
-						return rival.SetRate(ctx, rratelimiter.PerHour(7), rratelimiter.KeepState())
-					}
-					return err
-				}})
-				c := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(log), rratelimiter.WithCallTimeout(10*time.Second))
+				rdb.AddHook(redistest.Hook{
+					Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+						err := next(ctx, cmd)
+						if args := cmd.Args(); err == nil &&
+							(args[1] == protocol.SetRateScript.SHA || args[1] == protocol.SetRateScript.Text) {
+							sets++
+							return rival.SetRate(ctx, rratelimiter.PerHour(7), rratelimiter.KeepState())
+						}
+						return err
+					},
+				})
+				c := rratelimiter.NewClient(rdb, rratelimiter.WithObserver(log),
+					rratelimiter.WithCallTimeout(10*time.Second))
 				l := c.RateLimiter("l", rratelimiter.WithEnforcedRate(rratelimiter.PerHour(100)))
 				if n, err := ask(t.Context(), l); n != 1 || err != nil {
 					t.Errorf("%d permits, %v", n, err)

@@ -167,7 +167,9 @@ var waysToWait = []struct {
 	opts []rratelimiter.LimiterOption // of x
 	ask  func(b *rig.Bubble, end time.Duration, x, z *rratelimiter.Limiter) *rig.Call
 }{
-	{"Acquire", nil, func(b *rig.Bubble, _ time.Duration, x, _ *rratelimiter.Limiter) *rig.Call { return b.Acquire(x, 8) }},
+	{"Acquire", nil, func(b *rig.Bubble, _ time.Duration, x, _ *rratelimiter.Limiter) *rig.Call {
+		return b.Acquire(x, 8)
+	}},
 	{"TryAcquireTimeout", nil, func(b *rig.Bubble, end time.Duration, x, _ *rratelimiter.Limiter) *rig.Call {
 		return b.TryFor(x, 8, end-time.Since(b.Start))
 	}},
@@ -343,7 +345,9 @@ func TestTryAcquireAllTimeout(t *testing.T) {
 		p := b.Process()
 		x, y := perSecond(p, "{t}x", 1), perSecond(p, "{t}y", 1)
 		try := func(timeout time.Duration) *rig.Call {
-			return b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 1, timeout, x, y) })
+			return b.Call(func(ctx context.Context) (bool, error) {
+				return p.TryAcquireAllTimeout(ctx, 1, timeout, x, y)
+			})
 		}
 		b.Granted("the first", try(0), 0)
 		b.Ended("without a timeout", try(0), false, 0)
@@ -492,7 +496,10 @@ func TestRandomSetsAndSingles(t *testing.T) {
 			var limiters []*rratelimiter.Limiter
 			var rates []rratelimiter.Rate
 			for i := range 3 {
-				rate := rratelimiter.Rate{Permits: 2 + random.Int63n(6), Interval: time.Duration(1+random.Intn(5)) * time.Second}
+				rate := rratelimiter.Rate{
+					Permits:  2 + random.Int63n(6),
+					Interval: time.Duration(1+random.Intn(5)) * time.Second,
+				}
 				rates = append(rates, rate)
 				limiters = append(limiters, p.RateLimiter(fmt.Sprint("{t}", i), rratelimiter.WithRate(rate)))
 			}
@@ -598,7 +605,8 @@ func checkTurns(t *testing.T, what string, wants []*want, rates []rratelimiter.R
 		turns[i] = turn
 		if !w.call.OK || w.call.At > turn+slack {
 			t.Errorf(
-				"%s: caller %d, who came at %v for %v, was served at %v (%v), its turn was at %v", what, i, w.at, w.permits,
+				"%s: caller %d, who came at %v for %v, was served at %v (%v), its turn was at %v", what, i, w.at,
+				w.permits,
 				w.call.At, w.call.Err, turn,
 			)
 		}

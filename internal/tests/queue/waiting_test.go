@@ -76,7 +76,12 @@ func TestNoCallerOvertakesWaiters(t *testing.T) {
 		b.Ended("one that tries", b.Try(l, 1), false, 100*ms)
 		b.Ended("one whose time is short", b.TryFor(l, 1, 500*ms), false, 100*ms)
 		r, err := l.Allow(t.Context(), 2)
-		if want := (rratelimiter.Result{Limit: 10, RetryAfter: 900 * ms, NextAfter: 900 * ms, ResetAfter: 900 * ms}); r != want ||
+		if want := (rratelimiter.Result{
+			Limit:      10,
+			RetryAfter: 900 * ms,
+			NextAfter:  900 * ms,
+			ResetAfter: 900 * ms,
+		}); r != want ||
 			err != nil {
 			t.Errorf("%+v, %v, expected %+v", r, err, want)
 		}
@@ -244,8 +249,8 @@ func TestPermitsThatReturnTogetherWithThoseOfTheCall(t *testing.T) {
 		for range 20 {
 			all = append(all, b.Acquire(l, 1))
 		}
-		// The first call, which is under way, grants 1 permit, the second one 9, and the third one all
-		// 10.
+		// The first call, which is under way, grants 1 permit, the second one 9, and the third one
+		// all 10.
 		p.CheckCalls("the others", 2, func() { b.SleepTo(2 * time.Second) })
 		for _, c := range all {
 			if !c.OK {
@@ -426,7 +431,8 @@ func TestCallThatTakesTooLong(t *testing.T) {
 		if s := rig.State(t, l); s.Used != 6 || !s.Consistent {
 			t.Errorf("%+v", s)
 		}
-		if f := log.All()[2]; f.Err == nil || f.Attempts != 1 || f.Callers != 1 || f.Denied != 1 || f.Latency != 250*ms {
+		if f := log.All()[2]; f.Err == nil || f.Attempts != 1 || f.Callers != 1 || f.Denied != 1 ||
+			f.Latency != 250*ms {
 			t.Errorf("%+v", f)
 		}
 	})

@@ -142,8 +142,13 @@ func TestRedissonGetsPermitsAtAnyPhase(t *testing.T) {
 		t.Run(fmt.Sprint(phase), func(t *testing.T) {
 			t.Parallel()
 			m := meeting{
-				rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, phase: time.Duration(phase) * ms,
-				seed: uint64(phase),
+				rate:    rratelimiter.PerSecond(20),
+				gos:     1,
+				threads: 4,
+				n:       1,
+				tick:    100 * ms,
+				phase:   time.Duration(phase) * ms,
+				seed:    uint64(phase),
 			}
 			if java, gos := m.run(t, 7*time.Second); java < 0.2 || gos < 0.3 || java+gos < 0.95 {
 				t.Errorf("of what the rate allows Redisson had %.1f %%, Go %.1f %%", 100*java, 100*gos)
@@ -164,22 +169,34 @@ func TestRedissonGetsPermits(t *testing.T) {
 		least float64
 	}{
 		"a busy machine": {
-			meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second,
+			meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy},
+			7 * time.Second,
 			0.2,
 		},
 		"a faster timer": {
-			meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 28 * ms, late: busy}, 7 * time.Second, 0.2,
+			meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 28 * ms, late: busy},
+			7 * time.Second, 0.2,
 		},
 		"a single thread": {
-			meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 1, n: 1, tick: 100 * ms, late: busy}, 7 * time.Second,
+			meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 1, n: 1, tick: 100 * ms, late: busy},
+			7 * time.Second,
 			0.2,
 		},
 		"a server that knows it": {
-			meeting{rate: rratelimiter.PerSecond(20), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy, known: true},
+			meeting{
+				rate:    rratelimiter.PerSecond(20),
+				gos:     1,
+				threads: 4,
+				n:       1,
+				tick:    100 * ms,
+				late:    busy,
+				known:   true,
+			},
 			7 * time.Second, 0.2,
 		},
 		"three Go processes": {
-			meeting{rate: rratelimiter.PerSecond(40), gos: 3, threads: 4, n: 1, tick: 100 * ms, late: busy}, 14 * time.Second,
+			meeting{rate: rratelimiter.PerSecond(40), gos: 3, threads: 4, n: 1, tick: 100 * ms, late: busy},
+			14 * time.Second,
 			0.1,
 		},
 		"many permits at a time": {
@@ -195,33 +212,53 @@ func TestRedissonGetsPermits(t *testing.T) {
 		},
 		"ten milliseconds": {
 			meeting{
-				rate: rratelimiter.Rate{Permits: 2, Interval: 10 * ms}, gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy,
+				rate:    rratelimiter.Rate{Permits: 2, Interval: 10 * ms},
+				gos:     1,
+				threads: 4,
+				n:       1,
+				tick:    100 * ms,
+				late:    busy,
 			},
 			10 * time.Second, 0.01,
 		},
 		"callers with timeouts": {
 			meeting{
-				rate: rratelimiter.PerSecond(20), gos: 1, callers: 10, timeout: 1500 * ms, threads: 4, n: 1, tick: 100 * ms,
-				late: busy,
+				rate:    rratelimiter.PerSecond(20),
+				gos:     1,
+				callers: 10,
+				timeout: 1500 * ms,
+				threads: 4,
+				n:       1,
+				tick:    100 * ms,
+				late:    busy,
 			},
 			7 * time.Second, 0.2,
 		},
 		"many that leave soon": {
 			meeting{
-				rate: rratelimiter.PerSecond(20), gos: 1, callers: 20, timeout: 400 * ms, threads: 4, n: 1, tick: 100 * ms,
-				late: busy,
+				rate:    rratelimiter.PerSecond(20),
+				gos:     1,
+				callers: 20,
+				timeout: 400 * ms,
+				threads: 4,
+				n:       1,
+				tick:    100 * ms,
+				late:    busy,
 			},
 			10 * time.Second, 0.2,
 		},
 		"few permits": {
-			meeting{rate: rratelimiter.PerSecond(3), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 30 * time.Second,
+			meeting{rate: rratelimiter.PerSecond(3), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy},
+			30 * time.Second,
 			0.2,
 		},
 		"one permit": {
-			meeting{rate: rratelimiter.PerSecond(1), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 2 * time.Minute, 0.2,
+			meeting{rate: rratelimiter.PerSecond(1), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy},
+			2 * time.Minute, 0.2,
 		},
 		"a long interval": {
-			meeting{rate: rratelimiter.PerMinute(30), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy}, 6 * time.Minute,
+			meeting{rate: rratelimiter.PerMinute(30), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy},
+			6 * time.Minute,
 			0.2,
 		},
 	} {
@@ -240,7 +277,13 @@ func TestRedissonGetsPermits(t *testing.T) {
 func TestLeavingPermitsCostsLittle(t *testing.T) {
 	rig.Long(t)
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
-	for _, rate := range []rratelimiter.Rate{rratelimiter.PerSecond(1), rratelimiter.PerSecond(7), rratelimiter.PerSecond(20), {Permits: 5, Interval: 100 * ms}, rratelimiter.PerMinute(60)} {
+	for _, rate := range []rratelimiter.Rate{
+		rratelimiter.PerSecond(1),
+		rratelimiter.PerSecond(7),
+		rratelimiter.PerSecond(20),
+		{Permits: 5, Interval: 100 * ms},
+		rratelimiter.PerMinute(60),
+	} {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			t.Parallel()
 			m := meeting{rate: rate, gos: 1, known: true}
@@ -326,7 +369,8 @@ func TestQueueYieldsToRedisson(t *testing.T) {
 						t.Fatal(err)
 					}
 					score := float64(b.Start.UnixMilli())
-					if err := p.Redis.ZAdd(t.Context(), "{l}:permits", redis.Z{Score: score, Member: member}).Err(); err != nil {
+					if err := p.Redis.ZAdd(t.Context(), "{l}:permits",
+						redis.Z{Score: score, Member: member}).Err(); err != nil {
 						t.Fatal(err)
 					}
 					if err := p.Redis.Set(t.Context(), "{l}:value", 100-c.other, 0).Err(); err != nil {

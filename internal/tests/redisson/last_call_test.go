@@ -129,7 +129,9 @@ func TestCallerGetsFreePermitsBeforeItLeaves(t *testing.T) {
 					c.end = time.Hour
 					c.call = b.Acquire(l, c.n)
 				case 1:
-					c.call = b.Call(func(ctx context.Context) (bool, error) { return ways["deadline"](ctx, l, c.n, timeout) })
+					c.call = b.Call(func(ctx context.Context) (bool, error) {
+						return ways["deadline"](ctx, l, c.n, timeout)
+					})
 				default:
 					c.call = b.TryFor(l, c.n, timeout)
 				}
@@ -211,7 +213,8 @@ func TestCallerAloneGetsItsPermitsInTime(t *testing.T) {
 		for _, rule := range []string{"Redisson has records", "Redisson is on the server"} {
 			for _, c := range callers {
 				t.Run(
-					fmt.Sprintf("%s/%s/%d of %d per %v within %v", way, rule, c.n, c.rate.Permits, c.rate.Interval, c.timeout),
+					fmt.Sprintf("%s/%s/%d of %d per %v within %v",
+						way, rule, c.n, c.rate.Permits, c.rate.Interval, c.timeout),
 					func(t *testing.T) {
 						rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 							p := b.Process()
@@ -249,7 +252,9 @@ func TestCallerAloneGetsItsPermitsInTime(t *testing.T) {
 func TestHeadStartIsAtMostAQuarterOfTheInterval(t *testing.T) {
 	rig.TakeForRedissons(t, rig.AskRedisson.Hash())
 	for _, rule := range []string{"Redisson has records", "Redisson is on the server"} {
-		for _, interval := range []time.Duration{2 * ms, 5 * ms, 10 * ms, 100 * ms, 500 * ms, time.Second, 10 * time.Second} {
+		for _, interval := range []time.Duration{
+			2 * ms, 5 * ms, 10 * ms, 100 * ms, 500 * ms, time.Second, 10 * time.Second,
+		} {
 			for _, permits := range []int64{1, 3, 40} {
 				t.Run(fmt.Sprintf("%s/%d per %v", rule, permits, interval), func(t *testing.T) {
 					rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
@@ -280,7 +285,8 @@ func TestHeadStartIsAtMostAQuarterOfTheInterval(t *testing.T) {
 								longest = max(longest, c.At-free)
 							}
 						}
-						if most := min(150*ms, interval/4); longest > most+ms || longest < most/2 { // scores are whole ms
+						// scores are whole ms
+						if most := min(150*ms, interval/4); longest > most+ms || longest < most/2 {
 							t.Errorf("permits were free for %v, expected at most %v", longest, most)
 						}
 					})

@@ -1,6 +1,6 @@
-// Package redisson tests what users of Redisson rely on: its records and numbers, the states that its
-// releases wrote, and the permits that waiting callers leave to it. Most of its tests compute, and make
-// test runs them without the race detector.
+// Package redisson tests what users of Redisson rely on: its records and numbers, the states that
+// its releases wrote, and the permits that waiting callers leave to it. Most of its tests compute,
+// and make test runs them without the race detector.
 package redisson
 
 import (

@@ -32,7 +32,12 @@ func TestRecordBytesAreRedissons(t *testing.T) {
 		{rratelimiter.Redisson313, "f41e875c", 2, "f41e875c 02000000"},
 		{rratelimiter.Redisson316, "0102030405060708", 2, "0800000000000000 0102030405060708 02000000"},
 		{rratelimiter.Redisson317, "0102030405060708", 2, "08 0102030405060708 02000000"},
-		{rratelimiter.Redisson321, "0102030405060708090a0b0c0d0e0f10", 2, "10 0102030405060708090a0b0c0d0e0f10 02000000"},
+		{
+			rratelimiter.Redisson321,
+			"0102030405060708090a0b0c0d0e0f10",
+			2,
+			"10 0102030405060708090a0b0c0d0e0f10 02000000",
+		},
 		{rratelimiter.Redisson317, "0000000000000000", 0, "08 0000000000000000 00000000"},
 		{rratelimiter.Redisson317, "ffffffffffffffff", math.MaxUint32, "08 ffffffffffffffff ffffffff"},
 		{rratelimiter.Redisson317, "0102030405060708", 0x04030201, "08 0102030405060708 01020304"},
@@ -63,7 +68,12 @@ func unhex(t *testing.T, text string) []byte {
 }
 
 func TestRecordsNeedAnIDOfTheirFormatsLength(t *testing.T) {
-	for f, length := range map[rratelimiter.RecordFormat]int{rratelimiter.Redisson313: 4, rratelimiter.Redisson316: 8, rratelimiter.Redisson317: 8, rratelimiter.Redisson321: 16} {
+	for f, length := range map[rratelimiter.RecordFormat]int{
+		rratelimiter.Redisson313: 4,
+		rratelimiter.Redisson316: 8,
+		rratelimiter.Redisson317: 8,
+		rratelimiter.Redisson321: 16,
+	} {
 		for wrong := range 20 {
 			_, err := rratelimiter.PackRecord(f, make([]byte, wrong), 1)
 			if wrong == length {
@@ -133,7 +143,8 @@ func TestRecordsOwnTheirBytes(t *testing.T) {
 
 func FuzzUnpackRecord(f *testing.F) {
 	for _, seed := range []string{"", "abc", "\x05\x00\x00\x00", "\x08\x01\x02\x03\x04\x05\x06\x07\x08\x02\x00\x00\x00",
-		"\x10" + strings.Repeat("i", 16) + "\xff\xff\xff\xff", "\x08\x00\x00\x00\x00\x00\x00\x0012345678\x01\x00\x00\x00",
+		"\x10" + strings.Repeat("i", 16) + "\xff\xff\xff\xff",
+		"\x08\x00\x00\x00\x00\x00\x00\x0012345678\x01\x00\x00\x00",
 		"\xf4\x1e\x87\x5c\x02\x00\x00\x00", "\x0c\x00\x00\x00\x00\x00\x00\x00123456789012\x01\x00\x00\x00",
 		strings.Repeat("\xff", 300)} {
 		f.Add([]byte(seed))
@@ -201,7 +212,8 @@ func TestOriginsAreReadAlike(t *testing.T) {
 		members = append(members, string(other.AppendPrefix(nil, record.Format(f), 1))+permits)
 		if f != rratelimiter.Redisson313 {
 			members = append(
-				members, string(record.AppendShare(other.AppendPrefix(nil, record.Format(f), 1), record.Format(f), 5))+permits,
+				members, string(record.AppendShare(other.AppendPrefix(nil, record.Format(f), 1), record.Format(f), 5))+
+					permits,
 			)
 		}
 	}
@@ -231,7 +243,8 @@ func TestOriginsAreReadAlike(t *testing.T) {
 func TestATakenIDIsLeftAlone(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for i := range 2 * len(rig.Formats) {
-			f, options := rig.Formats[i/2], []rratelimiter.LimiterOption{rratelimiter.WithRecordFormat(rig.Formats[i/2])}
+			f, options := rig.Formats[i/2],
+				[]rratelimiter.LimiterOption{rratelimiter.WithRecordFormat(rig.Formats[i/2])}
 			if i%2 == 1 {
 				options = append(options, rratelimiter.WithRecordPerRequest())
 			}
@@ -346,8 +359,11 @@ func TestUpToTakesAllThatHasExpired(t *testing.T) {
 				}
 				r.SameState(
 					l,
-					rratelimiter.State{Rate: rratelimiter.Rate{Permits: n, Interval: 3 * time.Second}, Available: n - want,
-						Used: want, Records: 1, Oldest: r.Now(), Newest: r.Now(), Consistent: true},
+					rratelimiter.State{
+						Rate:      rratelimiter.Rate{Permits: n, Interval: 3 * time.Second},
+						Available: n - want,
+						Used:      want, Records: 1, Oldest: r.Now(), Newest: r.Now(), Consistent: true,
+					},
 				)
 				if back, err := g.Return(t.Context(), want); back != want || err != nil {
 					t.Errorf("%d of %d came back, %v", back, want, err)
@@ -377,8 +393,14 @@ func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 		}
 		r.SameState(
 			l,
-			rratelimiter.State{Rate: rratelimiter.PerMinute(1000), Available: 960, Used: 40, Records: 25, Oldest: r.Now(),
-				Newest: r.Now(), Consistent: true},
+			rratelimiter.State{
+				Rate:      rratelimiter.PerMinute(1000),
+				Available: 960,
+				Used:      40,
+				Records:   25,
+				Oldest:    r.Now(),
+				Newest:    r.Now(), Consistent: true,
+			},
 		)
 		ids := map[string]bool{}
 		for _, z := range r.Members(l) {
@@ -396,7 +418,12 @@ func TestRecordFormats(t *testing.T) {
 		client := rratelimiter.NewClient(rdb, rratelimiter.WithClock(clock.Now), rig.Patient)
 		rig.MustSet(t, client.RateLimiter("all"), rratelimiter.PerSecond(100))
 		var used int64
-		for format, length := range map[rratelimiter.RecordFormat]int{rratelimiter.Redisson313: 8, rratelimiter.Redisson316: 20, rratelimiter.Redisson317: 13, rratelimiter.Redisson321: 21} {
+		for format, length := range map[rratelimiter.RecordFormat]int{
+			rratelimiter.Redisson313: 8,
+			rratelimiter.Redisson316: 20,
+			rratelimiter.Redisson317: 13,
+			rratelimiter.Redisson321: 21,
+		} {
 			for _, name := range []string{fmt.Sprint("only", int(format)), "all"} {
 				l := client.RateLimiter(
 					name, rratelimiter.WithRecordFormat(format), rratelimiter.WithRate(rratelimiter.PerSecond(100)),
@@ -472,10 +499,14 @@ func TestRecordPerRequest(t *testing.T) {
 				}
 				return found
 			}
-			for name, opts := range map[string][]rratelimiter.LimiterOption{"sum": nil, "each": {rratelimiter.WithRecordPerRequest()}} {
+			for name, opts := range map[string][]rratelimiter.LimiterOption{
+				"sum":  nil,
+				"each": {rratelimiter.WithRecordPerRequest()},
+			} {
 				l := p.RateLimiter(
 					name,
-					append(opts, rratelimiter.WithRate(rratelimiter.PerSecond(10000)), rratelimiter.WithRecordFormat(format))...)
+					append(opts, rratelimiter.WithRate(rratelimiter.PerSecond(10000)),
+						rratelimiter.WithRecordFormat(format))...)
 				plug := p.Wire.Hang()
 				b.Try(l, 7)
 				var all []*rig.Call

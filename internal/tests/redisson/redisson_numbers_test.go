@@ -32,27 +32,36 @@ func TestARecordOfANegativeRequestHoldsNothing(t *testing.T) {
 			records []string
 			free    int64
 		}{
-			"the limiter is full":   {"11", []string{negative("aaaaaaaa", -1)}, 10},
-			"repaired before":       {"10", []string{negative("aaaaaaaa", -1)}, 10},
-			"some is granted":       {"8", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 3)}, 8},
-			"the value is missing":  {"", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 3)}, 0}, // it may hold 7
+			"the limiter is full": {"11", []string{negative("aaaaaaaa", -1)}, 10},
+			"repaired before":     {"10", []string{negative("aaaaaaaa", -1)}, 10},
+			"some is granted":     {"8", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 3)}, 8},
+			// it may hold 7
+			"the value is missing":  {"", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 3)}, 0},
 			"7 are granted by Java": {"4", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 7)}, 4},
 			"several": {
-				"2147483655", []string{negative("aaaaaaaa", -7), negative("cccccccc", math.MinInt32), rig.MemberOf("bbbbbbbb", 10)},
+				"2147483655",
+				[]string{negative("aaaaaaaa", -7), negative("cccccccc", math.MinInt32), rig.MemberOf("bbbbbbbb", 10)},
 				0,
 			},
-			"of Redisson 3.13":       {"11", []string{"\x01\x02\x03\x04\xff\xff\xff\xff"}, 10},
-			"of Redisson 3.21":       {"11", []string{"\x100123456789abcdef\xff\xff\xff\xff"}, 10},
-			"free permits were lost": {"3", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 3)}, 3}, // it may hold 4
+			"of Redisson 3.13": {"11", []string{"\x01\x02\x03\x04\xff\xff\xff\xff"}, 10},
+			"of Redisson 3.21": {"11", []string{"\x100123456789abcdef\xff\xff\xff\xff"}, 10},
+			// it may hold 4
+			"free permits were lost": {"3", []string{negative("aaaaaaaa", -1), rig.MemberOf("bbbbbbbb", 3)}, 3},
 		} {
 			// The first call of a client checks the records.
 			for method, first := range map[string]func(*rratelimiter.Limiter) error{
-				"AvailablePermits": func(l *rratelimiter.Limiter) error { _, err := l.AvailablePermits(ctx); return err },
-				"Allow":            func(l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 10); return err },
-				"AllowAll":         func(l *rratelimiter.Limiter) error { _, err := l.Client().AllowAll(ctx, 10, l); return err },
-				"AcquireUpTo":      func(l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 1); return err },
-				"Repair":           func(l *rratelimiter.Limiter) error { _, err := l.Repair(ctx); return err },
-				"Release":          func(l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 1); return err },
+				"AvailablePermits": func(l *rratelimiter.Limiter) error {
+					_, err := l.AvailablePermits(ctx)
+					return err
+				},
+				"Allow": func(l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 10); return err },
+				"AllowAll": func(l *rratelimiter.Limiter) error {
+					_, err := l.Client().AllowAll(ctx, 10, l)
+					return err
+				},
+				"AcquireUpTo": func(l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 1); return err },
+				"Repair":      func(l *rratelimiter.Limiter) error { _, err := l.Repair(ctx); return err },
+				"Release":     func(l *rratelimiter.Limiter) error { _, err := l.Release(ctx, 1); return err },
 				"SetRate, KeepState": func(l *rratelimiter.Limiter) error {
 					return l.SetRate(ctx, rratelimiter.PerHour(10), rratelimiter.KeepState())
 				},
@@ -72,14 +81,16 @@ func TestARecordOfANegativeRequestHoldsNothing(t *testing.T) {
 					"Glance": func() (rratelimiter.State, error) { s, _, err := l.Glance(ctx); return s, err },
 				} {
 					if state, err := read(); err != nil || state.Available != test.free {
-						t.Errorf("%s: %s says that %d are free, %v; want %d", what, reader, state.Available, err, test.free)
+						t.Errorf("%s: %s says that %d are free, %v; want %d",
+							what, reader, state.Available, err, test.free)
 					}
 				}
 				if err := first(l); err != nil {
 					t.Errorf("%s: %v", what, err)
 				}
 				r.Free(l)
-				if value, err := r.Redis.Get(ctx, rig.Keys(l)[keys.Value]).Int64(); err != nil || value < 0 || value > 10 {
+				if value, err := r.Redis.Get(ctx, rig.Keys(l)[keys.Value]).Int64(); err != nil || value < 0 ||
+					value > 10 {
 					t.Errorf("%s: Redisson sees %d free permits, %v", what, value, err)
 				}
 				if state := rig.State(t, l); !state.Consistent {
@@ -161,7 +172,8 @@ func TestTimesOfRedissonThatNoDurationHolds(t *testing.T) {
 		r, ctx := rig.New(t, s), t.Context()
 		for _, kind := range []string{"0", "1"} {
 			for _, text := range []string{
-				"999999999999999", "1000000000000000", "100000000000000000", "1000000000000000000", "9223370000000000000",
+				"999999999999999", "1000000000000000", "100000000000000000", "1000000000000000000",
+				"9223370000000000000",
 				"9223372036854775807",
 			} {
 				for _, field := range []string{"interval", "keepAliveTime", "TTL"} {
@@ -170,8 +182,8 @@ func TestTimesOfRedissonThatNoDurationHolds(t *testing.T) {
 					l := r.Limiter("rl")
 					r.WriteConfig(l, "rate", "5", "interval", "60000", "type", kind)
 					if field == "TTL" {
-						// The embedded server has only TTLs that a time.Duration holds, and Redis none beyond the
-						// largest number.
+						// The embedded server has only TTLs that a time.Duration holds, and Redis
+						// none beyond the largest number.
 						if !s.IsReal() || text == "9223372036854775807" {
 							continue
 						}
@@ -190,14 +202,19 @@ func TestTimesOfRedissonThatNoDurationHolds(t *testing.T) {
 					if field != "interval" {
 						r.Must(r.Redis.Get(ctx, rig.Keys(l)[keys.Value+kindOf(kind)]).Err())
 					}
-					results, err := r.Client.AllowAll(ctx, 1, l, r.Limiter("other", rratelimiter.WithRate(rratelimiter.PerHour(5))))
+					results, err := r.Client.AllowAll(ctx, 1, l,
+						r.Limiter("other", rratelimiter.WithRate(rratelimiter.PerHour(5))))
 					if err != nil || !results[0].Allowed {
 						t.Errorf("%s: AllowAll: %+v, %v", what, results, err)
 					}
 					if n, err := l.Release(ctx, 1); n != 1 || err != nil {
 						t.Errorf("%s: Release: %d, %v", what, n, err)
 					}
-					want := rratelimiter.Rate{Type: rratelimiter.RateType(kindOf(kind)), Permits: 5, Interval: time.Minute}
+					want := rratelimiter.Rate{
+						Type:     rratelimiter.RateType(kindOf(kind)),
+						Permits:  5,
+						Interval: time.Minute,
+					}
 					switch field {
 					case "interval":
 						want.Interval = rig.LongestInterval
@@ -205,7 +222,8 @@ func TestTimesOfRedissonThatNoDurationHolds(t *testing.T) {
 						want.KeepAlive = rig.LongestInterval
 					}
 					state, err := l.State(ctx)
-					if err != nil || state.Rate != want || state.Available != 2 || state.Used != 3 || !state.Consistent {
+					if err != nil || state.Rate != want || state.Available != 2 || state.Used != 3 ||
+						!state.Consistent {
 						t.Errorf("%s: the state is %+v, %v", what, state, err)
 					}
 					waiting, cancel := context.WithCancel(ctx)

@@ -26,7 +26,9 @@ var kept = map[string]struct {
 	"full":    {rate: rratelimiter.PerHour(5), records: 2},
 	"expired": {rate: rratelimiter.Rate{Permits: 5, Interval: 20 * time.Millisecond}, available: 5},
 	"client": {
-		rate: rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Hour}, available: 3, records: 1,
+		rate:      rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Hour},
+		available: 3,
+		records:   1,
 	},
 	"ttl": {rate: rratelimiter.PerHour(5), available: 2, records: 2, lives: true},
 	"keepalive": {

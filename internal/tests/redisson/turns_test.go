@@ -40,7 +40,8 @@ func TestProcessesTakeTurns(t *testing.T) {
 			}
 			_, used := m.run(t, time.Duration(c.turns)*turn)
 			t.Logf(
-				"%v permits, %.1f %% of the rate; the longest wait was %v, a fair turn is %v", granted, 100*used, longest, turn,
+				"%v permits, %.1f %% of the rate; the longest wait was %v, a fair turn is %v", granted, 100*used,
+				longest, turn,
 			)
 			if longest > 3*turn {
 				t.Errorf("a caller waited for %v, a fair turn is %v", longest, turn)

@@ -29,8 +29,8 @@ type drift struct {
 	name     string
 	before   rratelimiter.Rate
 	promised int64 // permits in any interval, once it is repaired
-	// happen makes the change and returns the limiter to use from then on. It is called several times,
-	// every second time a quarter of an interval later.
+	// happen makes the change and returns the limiter to use from then on. It is called several
+	// times, every second time a quarter of an interval later.
 	happen func(r *rig.Rig, l *rratelimiter.Limiter) *rratelimiter.Limiter
 	times  int // 0: once
 }
@@ -63,7 +63,8 @@ var (
 func sets(permits int64, opts ...rratelimiter.SetOption) func(*rig.Rig, *rratelimiter.Limiter) *rratelimiter.Limiter {
 	return func(r *rig.Rig, l *rratelimiter.Limiter) *rratelimiter.Limiter {
 		other := r.Beside("other").Limiter(l.Name())
-		r.SetRate(other, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: permits, Interval: time.Second}, opts...)
+		r.SetRate(other, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: permits, Interval: time.Second},
+			opts...)
 		return l
 	}
 }
@@ -76,8 +77,9 @@ var drifts = []drift{
 		happen: func(r *rig.Rig, l *rratelimiter.Limiter) *rratelimiter.Limiter {
 			var again *rratelimiter.Limiter
 			for _, id := range []string{"first", "me"} {
-				again = r.Beside(id).Limiter(l.Name(), rratelimiter.WithEnforcedRate(rratelimiter.Rate{Type: rratelimiter.PerClient,
-					Permits: 80, Interval: time.Second}))
+				again = r.Beside(id).Limiter(l.Name(),
+					rratelimiter.WithEnforcedRate(rratelimiter.Rate{Type: rratelimiter.PerClient,
+						Permits: 80, Interval: time.Second}))
 				r.Try(again, 1)
 			}
 			return again
@@ -85,16 +87,26 @@ var drifts = []drift{
 	{name: "Redisson lowers the rate and keeps the state", before: hundred, promised: 20,
 		happen: func(r *rig.Rig, l *rratelimiter.Limiter) *rratelimiter.Limiter { javaSets(r, l, 20); return l }},
 	{name: "Redisson releases 60 permits", before: hundred, promised: 100,
-		happen: func(r *rig.Rig, l *rratelimiter.Limiter) *rratelimiter.Limiter { javaReleases(r, l, 100, 60); return l }},
+		happen: func(r *rig.Rig, l *rratelimiter.Limiter) *rratelimiter.Limiter {
+			javaReleases(r, l, 100, 60)
+			return l
+		},
+	},
 	{name: "Redisson releases 60 permits four times", before: hundred, promised: 100, times: 4,
-		happen: func(r *rig.Rig, l *rratelimiter.Limiter) *rratelimiter.Limiter { javaReleases(r, l, 100, 60); return l }},
+		happen: func(r *rig.Rig, l *rratelimiter.Limiter) *rratelimiter.Limiter {
+			javaReleases(r, l, 100, 60)
+			return l
+		},
+	},
 	{name: "a hand adds 60 permits", before: hundred, promised: 100,
 		happen: func(r *rig.Rig, l *rratelimiter.Limiter) *rratelimiter.Limiter {
 			r.Must(r.Redis.IncrBy(r.T.Context(), rig.Keys(l)[keys.Value], 60).Err())
 			return l
 		}},
 	{name: "another client raises a rate per client with 400 live records", promised: 800,
-		before: rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 400, Interval: time.Second}, happen: sets(800)},
+		before: rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 400, Interval: time.Second},
+		happen: sets(800),
+	},
 }
 
 // loads take as many permits of a limiter as they can, each with other methods, but never more than
@@ -149,7 +161,8 @@ func TestWhatIsStoredBesideTheRateDoesNotLast(t *testing.T) {
 		for at, drift := range drifts {
 			for turn, load := range loads {
 				if part := (turn + at) % len(loads); part > 0 && (!s.IsReal() || part%2 == 0) {
-					// each drift meets some of the loads; on the embedded server, which runs scripts slowly, one
+					// each drift meets some of the loads; on the embedded server, which runs
+					// scripts slowly, one
 					continue
 				}
 				t.Run(drift.name+", "+load.name, func(t *testing.T) {
@@ -380,7 +393,9 @@ func TestRecountSeesWhatHappensBetweenItsPages(t *testing.T) {
 			}
 		}
 		remove := func(rank int64) func(page int) {
-			return once(func() { r.Must(r.Redis.ZRemRangeByRank(t.Context(), rig.Keys(l)[keys.Permits], rank, rank).Err()) })
+			return once(func() {
+				r.Must(r.Redis.ZRemRangeByRank(t.Context(), rig.Keys(l)[keys.Permits], rank, rank).Err())
+			})
 		}
 		for _, test := range []struct {
 			name   string
@@ -443,7 +458,8 @@ func TestRecountSeesWhatHappensBetweenItsPages(t *testing.T) {
 					}
 					progress = next
 				}
-				if state, err := l.State(t.Context()); err != nil || !state.Consistent || state.Available+state.Used != 20000 {
+				if state, err := l.State(t.Context()); err != nil || !state.Consistent ||
+					state.Available+state.Used != 20000 {
 					t.Errorf("the state is %+v, %v", state, err)
 				}
 			})
@@ -467,7 +483,8 @@ func TestRecountBesideGrants(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var load sync.WaitGroup
 		for range 3 {
-			other := rratelimiter.NewClient(s.Client(), rig.Patient).RateLimiter("rl", rratelimiter.WithRecordPerRequest())
+			other := rratelimiter.NewClient(s.Client(), rig.Patient).RateLimiter("rl",
+				rratelimiter.WithRecordPerRequest())
 			load.Go(func() {
 				for ctx.Err() == nil {
 					if _, err := other.TryAcquire(t.Context(), 2); err != nil {
@@ -521,8 +538,8 @@ func TestARefusalFindsForgottenPermits(t *testing.T) {
 				}
 			}
 		}
-		// The value is never lowered: Redisson's release leaves more permits free than the records allow,
-		// on purpose. A check removes them from the records.
+		// The value is never lowered: Redisson's release leaves more permits free than the records
+		// allow, on purpose. A check removes them from the records.
 		r := rig.New(t, s)
 		r.Wipe()
 		l := r.Limiter("rl")

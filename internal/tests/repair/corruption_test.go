@@ -50,14 +50,22 @@ func brokenStates() []broken {
 		{name: "value too high", value: "7", add: two, free: 7},
 		{name: "value and expired above the rate", value: "7", free: 8,
 			add: map[string]string{rig.MemberOf("expired1", 9): "-60000", rig.MemberOf("aaaaaaaa", 2): "0"}},
-		{name: "expired alone, drifted", value: "7", add: map[string]string{rig.MemberOf("expired1", 9): "-60000"}, free: 10},
+		{
+			name:  "expired alone, drifted",
+			value: "7",
+			add:   map[string]string{rig.MemberOf("expired1", 9): "-60000"},
+			free:  10,
+		},
 		{name: "expired alone, value missing", add: map[string]string{rig.MemberOf("expired1", 9): "-60000"}, free: 10},
 		{
-			name: "more granted than the rate", value: "0", add: map[string]string{rig.MemberOf("aaaaaaaa", 4000000000): "0"},
-			free: 0,
+			name:  "more granted than the rate",
+			value: "0",
+			add:   map[string]string{rig.MemberOf("aaaaaaaa", 4000000000): "0"},
+			free:  0,
 		},
 		{
-			name: "more granted than the rate, value missing", add: map[string]string{rig.MemberOf("aaaaaaaa", 4000000000): "0"},
+			name: "more granted than the rate, value missing",
+			add:  map[string]string{rig.MemberOf("aaaaaaaa", 4000000000): "0"},
 			free: 0,
 		},
 		{name: "short members", value: "5", free: 5,
@@ -65,7 +73,10 @@ func brokenStates() []broken {
 		{name: "short members, value missing", free: 5,
 			add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "-500", "": "-3000", "x": "-2000", "xyz": "-1000"}},
 		{
-			name: "short members alone", value: "0", add: map[string]string{"": "-3000", "x": "-2000", "xyz": "-1000"}, free: 10,
+			name:  "short members alone",
+			value: "0",
+			add:   map[string]string{"": "-3000", "x": "-2000", "xyz": "-1000"},
+			free:  10,
 		},
 		{name: "short members, expired", value: "3", add: map[string]string{"": "-70000", "xyz": "-60000"}, free: 10},
 		{
@@ -73,8 +84,9 @@ func brokenStates() []broken {
 			add: map[string]string{"\x03\x00\x00\x00": "-2000", "\x02\x00\x00\x00": "-1000"},
 		},
 		{name: "members of other formats", value: "1", free: 1, add: map[string]string{
-			"\xf4\x1e\x87\x5c\x02\x00\x00\x00": "-4000", "\x08\x00\x00\x00\x00\x00\x00\x0012345678\x03\x00\x00\x00": "-3000",
-			"\x10" + strings.Repeat("i", 16) + "\x04\x00\x00\x00": "-2000",
+			"\xf4\x1e\x87\x5c\x02\x00\x00\x00":                         "-4000",
+			"\x08\x00\x00\x00\x00\x00\x00\x0012345678\x03\x00\x00\x00": "-3000",
+			"\x10" + strings.Repeat("i", 16) + "\x04\x00\x00\x00":      "-2000",
 		}},
 		{
 			name: "members of text", value: "5", free: 5,
@@ -84,22 +96,52 @@ func brokenStates() []broken {
 			add: map[string]string{strings.Repeat("\x00", 13): "-2000", strings.Repeat("\xff", 13): "-1000"}},
 		{name: "scores of fractions", value: "5", free: 5,
 			add: map[string]string{rig.MemberOf("aaaaaaaa", 3): "-1000.625", rig.MemberOf("bbbbbbbb", 2): "-0.5"}},
-		{name: "scores below zero", value: "5", free: 10, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=-5000"}},
+		{
+			name:  "scores below zero",
+			value: "5",
+			free:  10,
+			add:   map[string]string{rig.MemberOf("aaaaaaaa", 5): "=-5000"},
+		},
 		{name: "scores of zero", value: "5", free: 10, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=0"}},
 		{name: "scores to come", value: "5", free: 5, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "3600000"}},
 		{
-			name: "scores far to come", value: "5", free: 5, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=1e300"},
+			name:  "scores far to come",
+			value: "5",
+			free:  5,
+			add:   map[string]string{rig.MemberOf("aaaaaaaa", 5): "=1e300"},
+			real:  true,
+		},
+		{
+			name:  "scores long ago",
+			value: "5",
+			free:  10,
+			add:   map[string]string{rig.MemberOf("aaaaaaaa", 5): "=-1e300"},
+			real:  true,
+		},
+		{
+			name:  "score inf",
+			value: "5",
+			free:  5,
+			add:   map[string]string{rig.MemberOf("aaaaaaaa", 5): "=+inf"},
+			real:  true,
+		},
+		{
+			name: "score inf, value missing",
+			free: 5,
+			add:  map[string]string{rig.MemberOf("aaaaaaaa", 5): "=+inf"},
 			real: true,
 		},
 		{
-			name: "scores long ago", value: "5", free: 10, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=-1e300"},
+			name:  "score -inf",
+			value: "5",
+			free:  10,
+			add:   map[string]string{rig.MemberOf("aaaaaaaa", 5): "=-inf"},
+			real:  true,
+		},
+		{name: "scores inf and -inf", value: "5", free: 7,
+			add:  map[string]string{rig.MemberOf("aaaaaaaa", 3): "=+inf", rig.MemberOf("bbbbbbbb", 2): "=-inf"},
 			real: true,
 		},
-		{name: "score inf", value: "5", free: 5, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=+inf"}, real: true},
-		{name: "score inf, value missing", free: 5, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=+inf"}, real: true},
-		{name: "score -inf", value: "5", free: 10, add: map[string]string{rig.MemberOf("aaaaaaaa", 5): "=-inf"}, real: true},
-		{name: "scores inf and -inf", value: "5", free: 7,
-			add: map[string]string{rig.MemberOf("aaaaaaaa", 3): "=+inf", rig.MemberOf("bbbbbbbb", 2): "=-inf"}, real: true},
 		{name: "type missing", drop: []string{"type"}, value: "5", add: two, want: "its type is missing"},
 		{name: "interval missing", drop: []string{"interval"}, value: "5", add: two, want: "its interval is missing"},
 		{name: "rate missing", drop: []string{"rate"}, value: "5", add: two, want: "its rate is missing"},
@@ -108,8 +150,10 @@ func brokenStates() []broken {
 			want: "it has no rate",
 		},
 		{
-			name: "configuration foreign", drop: []string{"rate", "interval", "type"}, fields: []string{"colour", "red"},
-			want: "it has no rate",
+			name:   "configuration foreign",
+			drop:   []string{"rate", "interval", "type"},
+			fields: []string{"colour", "red"},
+			want:   "it has no rate",
 		},
 		{name: "rate 0", fields: []string{"rate", "0"}, free: 0},
 		{
@@ -118,8 +162,10 @@ func brokenStates() []broken {
 		},
 		{name: "rate of 19 digits", fields: []string{"rate", "9223372036854775807"}, free: 1e15},
 		{
-			name: "rate of 30 digits", fields: []string{"rate", strings.Repeat("9", 30)}, value: strings.Repeat("9", 30),
-			free: 1e15,
+			name:   "rate of 30 digits",
+			fields: []string{"rate", strings.Repeat("9", 30)},
+			value:  strings.Repeat("9", 30),
+			free:   1e15,
 		},
 	}
 	for _, kind := range []string{"2", "", "-1", "00", "0 ", "OVERALL", "nan"} {
@@ -160,11 +206,22 @@ func brokenStates() []broken {
 			broken{name: fmt.Sprintf("interval %q", text), fields: []string{"interval", text}, value: "5", add: two,
 				want: "its interval is no positive whole number"},
 			broken{
-				name: fmt.Sprintf("keep-alive %q", text), fields: []string{"keepAliveTime", text}, value: "5", add: two, free: 5,
+				name:   fmt.Sprintf("keep-alive %q", text),
+				fields: []string{"keepAliveTime", text},
+				value:  "5",
+				add:    two,
+				free:   5,
 			},
 		)
 	}
-	for _, text := range []string{"007", "-0", "9223372036854775807", "-9223372036854775808", "9223372036854775808", strings.Repeat("9", 400)} {
+	for _, text := range []string{
+		"007",
+		"-0",
+		"9223372036854775807",
+		"-9223372036854775808",
+		"9223372036854775808",
+		strings.Repeat("9", 400),
+	} {
 		states = append(states,
 			broken{name: fmt.Sprintf("value %.30q", text), value: text, add: two, free: 5},
 			broken{name: fmt.Sprintf("value %.30q, no records", text), value: text, free: 10})
@@ -180,14 +237,30 @@ func brokenStates() []broken {
 	for _, text := range []string{"999999999999999", "1000000000000000", "1234567890123456", "9223372036854775807"} {
 		states = append(
 			states,
-			broken{name: fmt.Sprintf("interval %q", text), fields: []string{"interval", text}, value: "5", add: two, free: 5},
+			broken{
+				name:   fmt.Sprintf("interval %q", text),
+				fields: []string{"interval", text},
+				value:  "5",
+				add:    two,
+				free:   5,
+			},
 		)
 	}
-	for _, text := range []string{"-5", "999999999999999", "1000000000000000", "100000000000000000", "9223372036854775807"} {
+	for _, text := range []string{
+		"-5",
+		"999999999999999",
+		"1000000000000000",
+		"100000000000000000",
+		"9223372036854775807",
+	} {
 		states = append(
 			states,
 			broken{
-				name: fmt.Sprintf("keep-alive %q", text), fields: []string{"keepAliveTime", text}, value: "5", add: two, free: 5,
+				name:   fmt.Sprintf("keep-alive %q", text),
+				fields: []string{"keepAliveTime", text},
+				value:  "5",
+				add:    two,
+				free:   5,
 			},
 		)
 	}
@@ -283,8 +356,8 @@ func TestNoMethodFailsOnABrokenState(t *testing.T) {
 				l := r.Limiter("rl")
 				methods := asked(r, l)
 				for turn, method := range slices.Sorted(maps.Keys(methods)) {
-					// Each state meets some of the methods, each method some states; on the embedded server, which
-					// runs scripts slowly, fewer.
+					// Each state meets some of the methods, each method some states; on the
+					// embedded server, which runs scripts slowly, fewer.
 					if part := (turn + at) % 6; part > 0 && !s.IsReal() || part > 2 {
 						continue
 					}
@@ -302,7 +375,8 @@ func TestNoMethodFailsOnABrokenState(t *testing.T) {
 							t.Errorf("%s: %v", method, err)
 						}
 					case state.want != "":
-						if !errors.Is(err, rratelimiter.ErrNotInitialized) || !strings.Contains(err.Error(), state.want) {
+						if !errors.Is(err, rratelimiter.ErrNotInitialized) ||
+							!strings.Contains(err.Error(), state.want) {
 							t.Errorf("%s: %v, want ErrNotInitialized and %q", method, err, state.want)
 						}
 					case state.free == 0 && len(state.fields) > 0 && state.fields[0] == "rate":
@@ -346,8 +420,8 @@ func (b broken) repairs(t *testing.T, r *rig.Rig, l *rratelimiter.Limiter) {
 	if free := r.Free(l); free != b.free {
 		t.Errorf("%d are free, want %d", free, b.free)
 	}
-	// Take all that is available: never more than the rate in a window, except with a value that looks
-	// like a release by Redisson.
+	// Take all that is available: never more than the rate in a window, except with a value that
+	// looks like a release by Redisson.
 	const record = math.MaxUint32 // a call that takes 1e15 permits would write 200,000 records
 	got, err := l.AcquireUpTo(t.Context(), record)
 	r.Must(err)
@@ -434,12 +508,14 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 	counting := []string{
 		"Allow", "Peek", "Take", "TakeUpTo", "TakeAll", "TryAcquire", "TryAcquireTimeout", "Acquire", "AcquireUpTo",
 		"Release", "AllowAll", "AllowAllN",
-		"AcquireAll", "AcquireAllN", "TryAcquireAllTimeout", "AvailablePermits", "State", "Glance", "Repair", "Reset", "Delete", "Rename",
+		"AcquireAll", "AcquireAllN", "TryAcquireAllTimeout", "AvailablePermits", "State", "Glance", "Repair", "Reset",
+		"Delete", "Rename",
 		"RenameNX",
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for at, used := range map[int][]string{ // methods that must return WRONGTYPE; the others must not fail
-			keys.Config:        append(slices.Clone(counting), "Config", "TrySetRate", "SetRate", "SetRate, KeepState", "UpdateRate"),
+			keys.Config: append(slices.Clone(counting), "Config", "TrySetRate", "SetRate", "SetRate, KeepState",
+				"UpdateRate"),
 			keys.Value:         append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
 			keys.Permits:       append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
 			keys.ClientValue:   append(slices.Clone(counting), "SetRate", "SetRate, KeepState", "UpdateRate"),
@@ -457,11 +533,13 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 				}
 				methods := asked(r, l)
 				if rate.Type == rratelimiter.PerClient { // a rate of another type has other keys
-					methods["SetRate, KeepState"] = func(ctx context.Context) error { return l.SetRate(ctx, rate, rratelimiter.KeepState()) }
+					methods["SetRate, KeepState"] = func(ctx context.Context) error {
+						return l.SetRate(ctx, rate, rratelimiter.KeepState())
+					}
 				}
 				for turn, method := range slices.Sorted(maps.Keys(methods)) {
-					// The embedded server runs scripts slowly: each kind meets some of the methods, each method
-					// some kinds.
+					// The embedded server runs scripts slowly: each kind meets some of the methods,
+					// each method some kinds.
 					if !s.IsReal() && (turn+nth)%len(kinds) != 0 {
 						continue
 					}
@@ -483,9 +561,11 @@ func TestWrongTypesAreReportedAndChangeNothing(t *testing.T) {
 						if err != nil {
 							t.Errorf("%s: %v", what, err)
 						}
-					case !errors.As(err, &answer) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) || !redis.HasErrorPrefix(err, "WRONGTYPE"):
+					case !errors.As(err, &answer) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) ||
+						!redis.HasErrorPrefix(err, "WRONGTYPE"):
 						t.Errorf("%s: %v, want the error of Redis (WRONGTYPE)", what, err)
-					case !strings.Contains(err.Error(), `"rl"`) && !strings.HasPrefix(method, "AllowAll") && method != "TakeAll":
+					case !strings.Contains(err.Error(), `"rl"`) && !strings.HasPrefix(method, "AllowAll") &&
+						method != "TakeAll":
 						t.Errorf("%s: %q does not name the limiter", what, err)
 					case method == "Delete":
 						for i, key := range rig.Keys(l) {

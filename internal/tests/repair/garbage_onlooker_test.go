@@ -25,7 +25,9 @@ local function view(now)
   local value, permits = KEYS[2], KEYS[4]
   if type == '1' then value, permits = KEYS[3], KEYS[5] end
   local values, records = kind(value), kind(permits)
-  local edge = now - (every and #every <= 15 and string.find(every, '^%d+$') and tonumber(every) or every and string.find(every, '^%d+$') and 1e15 or 60000)
+  local length = 60000
+  if every and string.find(every, '^%d+$') then length = #every <= 15 and tonumber(every) or 1e15 end
+  local edge = now - length
   local live, dead, count, entries, ahead, huge = 0, 0, 0, 0, 0, {}
   if records == 'zset' then
     local all = redis.call('ZRANGE', permits, 0, -1, 'WITHSCORES')

@@ -59,7 +59,11 @@ var messOptions = []struct {
 }{
 	{name: "no options"},
 	{name: "granularity", opts: []rratelimiter.LimiterOption{rratelimiter.WithGranularity(time.Second)}},
-	{name: "own rate", opts: []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerMinute(10))}, rate: true},
+	{
+		name: "own rate",
+		opts: []rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.PerMinute(10))},
+		rate: true,
+	},
 	{name: "a record for each request", opts: []rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest(),
 		rratelimiter.WithRecordFormat(rratelimiter.Redisson321)}},
 	{
@@ -155,8 +159,9 @@ func (g *messer) do(ctx context.Context, l *rratelimiter.Limiter, d deed) (got i
 		return 0
 	}
 	plausible := func(r rratelimiter.Result) error {
-		if err == nil && (r.Limit < 0 || r.Remaining < 0 || r.Remaining > r.Limit || r.RetryAfter < 0 || r.ResetAfter < 0 ||
-			r.Allowed == (r.RetryAfter > 0)) {
+		if err == nil &&
+			(r.Limit < 0 || r.Remaining < 0 || r.Remaining > r.Limit || r.RetryAfter < 0 || r.ResetAfter < 0 ||
+				r.Allowed == (r.RetryAfter > 0)) {
 			return fmt.Errorf("the result can't be: %+v", r)
 		}
 		return err
@@ -322,10 +327,12 @@ func (g *messer) first(ctx context.Context, o aftermath, found view) (mended boo
 	).RateLimiter(g.name, options.opts...)
 	want := max(0, found.free())
 	if s, err := l.State(ctx); err != nil || s.Available != want {
-		return false, fmt.Errorf("State is %+v, %v, not with %d free, before the first call on %+v", s, err, want, found)
+		return false, fmt.Errorf("State is %+v, %v, not with %d free, before the first call on %+v",
+			s, err, want, found)
 	}
 	if s, _, err := l.Glance(ctx); err != nil || s.Available != want {
-		return false, fmt.Errorf("Glance is %+v, %v, not with %d free, before the first call on %+v", s, err, want, found)
+		return false, fmt.Errorf("Glance is %+v, %v, not with %d free, before the first call on %+v",
+			s, err, want, found)
 	}
 	if free, err := l.AvailablePermits(ctx); err != nil || free != want {
 		return false, fmt.Errorf("the first call says that %d are free, %v, not %d of %+v", free, err, want, found)
@@ -379,7 +386,8 @@ func (g *messer) deal(ctx context.Context, m *mess, before view) (o aftermath, e
 				if before.types[0] != "none" {
 					return o, fmt.Errorf("%s: there is a configuration", what)
 				}
-			} else if looks := d.method == "State" || d.method == "Config" || d.method == "Release"; // these set no rate of their own
+			} else if looks := d.method == "State" || d.method == "Config" ||
+				d.method == "Release"; // these set no rate of their own
 			before.wrong == 1 || !before.fault && !(looks && before.incomplete) {
 				return o, fmt.Errorf("%s: but it is initialized", what)
 			}
@@ -421,7 +429,8 @@ func (g *messer) deal(ctx context.Context, m *mess, before view) (o aftermath, e
 		touched = touched || got != 0 || err == nil && reads
 		refused = refused || before.wrong != 0 && reads && err != nil
 		if live += got; live > most && before.wrong == 0 && !before.fault {
-			return o, fmt.Errorf("%s: %d live at once at a rate of %d, at first %+v", what, live, before.permits, before)
+			return o, fmt.Errorf("%s: %d live at once at a rate of %d, at first %+v",
+				what, live, before.permits, before)
 		}
 	}
 	return aftermath{m: m, before: before, live: live, refused: refused}, nil
@@ -440,8 +449,10 @@ func (o aftermath) check(after view) error {
 	switch {
 	case o.unsure:
 	case o.before.wrong == 0 && !o.before.fault && (after.live > o.live || after.live < o.live-surplus):
-		return fmt.Errorf("%d were live, by what was answered it should be %d, it is %d", o.before.live, o.live, after.live)
-	case o.refused && after.digest != o.before.digest && !messOptions[o.m.options].rate && !slices.ContainsFunc(o.m.steps, touching):
+		return fmt.Errorf("%d were live, by what was answered it should be %d, it is %d",
+			o.before.live, o.live, after.live)
+	case o.refused && after.digest != o.before.digest && !messOptions[o.m.options].rate &&
+		!slices.ContainsFunc(o.m.steps, touching):
 		return errors.New("a wrong type was refused, yet something changed")
 	}
 	return nil
@@ -587,7 +598,8 @@ func (g *messer) number() string {
 	switch g.random.IntN(14) {
 	case 0:
 		return g.pick(
-			"nan", "-nan", "inf", "-inf", "1e3", "0x10", "", "text", " 5", "5 ", "007", "-0", "+1", "1.5", "-1", "--1", "5\x00",
+			"nan", "-nan", "inf", "-inf", "1e3", "0x10", "", "text", " 5", "5 ", "007", "-0", "+1", "1.5", "-1", "--1",
+			"5\x00",
 			"\n5", "999999999999999", "1000000000000000", "1000000000000001", "9007199254740993", "9223372036854775807",
 			"-9223372036854775808", "9223372036854775808", "-999999999999999", strings.Repeat("9", 40), "４",
 		)
@@ -608,7 +620,8 @@ func (g *messer) member() string {
 		return g.pick("", "a", "ab", "a\xff", "\xff\xff", "\x08\xff\xff\xff\xff\xff\xff\xff\xff") + small
 	case 3, 4, 5: // this client's own
 		return string(
-			rig.Core(g.now).Identity().AppendPrefix(nil, record.Format(rig.Formats[g.random.IntN(len(rig.Formats))]), 1),
+			rig.Core(g.now).Identity().AppendPrefix(nil, record.Format(rig.Formats[g.random.IntN(len(rig.Formats))]),
+				1),
 		) + small
 	case 6:
 		return g.pick(
@@ -682,7 +695,8 @@ func (g *messer) mess() *mess {
 		switch {
 		case g.once(60):
 			continue
-		case g.once(25) && f[0] != "keepAliveTime" && !(late && f[0] == "interval"): // small ones would remove the limiter
+		case g.once(25) && f[0] != "keepAliveTime" &&
+			!(late && f[0] == "interval"): // small ones would remove the limiter
 			f[1] = g.number()
 		}
 		write("HSET", config, f[0], f[1])
@@ -714,7 +728,13 @@ func (g *messer) mess() *mess {
 	if rate, err := strconv.ParseInt(fields[0][1], 10, 32); err == nil && g.once(4) {
 		var taken, stored int64
 		for range 1 + g.random.IntN(3) {
-			n := []int64{-1, -1 - g.random.Int64N(30), math.MinInt32, math.MaxInt32, rate + 1 + g.random.Int64N(30)}[g.random.IntN(5)]
+			n := []int64{
+				-1,
+				-1 - g.random.Int64N(30),
+				math.MinInt32,
+				math.MaxInt32,
+				rate + 1 + g.random.Int64N(30),
+			}[g.random.IntN(5)]
 			taken, stored = taken+n, stored+int64(uint32(n))
 			write("ZADD", permits, g.score(late), rig.MemberOf("odd"+g.bytes(6), uint32(n)))
 		}
@@ -801,7 +821,8 @@ func TestRandomGarbageIsHandled(t *testing.T) {
 		g.now, g.later = client(0), client(time.Minute.Milliseconds())
 		for i, name := range []string{"{" + g.name + "}beside", g.name + " beside"} {
 			g.beside[i] = g.now.RateLimiter(
-				name, rratelimiter.WithRate(rratelimiter.PerHour(1_000_000_000)), rratelimiter.WithGranularity(time.Minute),
+				name, rratelimiter.WithRate(rratelimiter.PerHour(1_000_000_000)),
+				rratelimiter.WithGranularity(time.Minute),
 			)
 		}
 		for _, name := range []string{g.name, g.name + "{"} {

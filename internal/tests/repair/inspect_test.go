@@ -38,12 +38,26 @@ func TestStateOnlyReads(t *testing.T) {
 			{"drifted, no record", "19", nil, rratelimiter.State{Available: 20}},
 			{"live", "13", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 1000, rig.MemberOf("bbbbbbbb", 3): 10},
 				rratelimiter.State{
-					Available: 13, Used: 7, Records: 2, Oldest: time.UnixMilli(1000), Newest: time.UnixMilli(10), Consistent: true,
+					Available:  13,
+					Used:       7,
+					Records:    2,
+					Oldest:     time.UnixMilli(1000),
+					Newest:     time.UnixMilli(10),
+					Consistent: true,
 				}},
-			{"live and expired", "13", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 60000, rig.MemberOf("bbbbbbbb", 3): 59999},
+			{
+				"live and expired",
+				"13",
+				map[string]int64{rig.MemberOf("aaaaaaaa", 4): 60000, rig.MemberOf("bbbbbbbb", 3): 59999},
 				rratelimiter.State{
-					Available: 17, Used: 3, Records: 1, Oldest: time.UnixMilli(59999), Newest: time.UnixMilli(59999), Consistent: true,
-				}},
+					Available:  17,
+					Used:       3,
+					Records:    1,
+					Oldest:     time.UnixMilli(59999),
+					Newest:     time.UnixMilli(59999),
+					Consistent: true,
+				},
+			},
 			{"expired", "13", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 60000, rig.MemberOf("bbbbbbbb", 3): 70000},
 				rratelimiter.State{Available: 20, Consistent: true}},
 			{
@@ -51,21 +65,55 @@ func TestStateOnlyReads(t *testing.T) {
 				map[string]int64{rig.MemberOf("aaaaaaaa", 4): 60000, rig.MemberOf("bbbbbbbb", 3): 70000},
 				rratelimiter.State{Available: 20},
 			},
-			{"expired and missing", "", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 60000}, rratelimiter.State{Available: 20}},
+			{
+				"expired and missing",
+				"",
+				map[string]int64{rig.MemberOf("aaaaaaaa", 4): 60000},
+				rratelimiter.State{Available: 20},
+			},
 			{"too low", "10", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 0},
-				rratelimiter.State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
+				rratelimiter.State{
+					Available: 16,
+					Used:      4,
+					Records:   1,
+					Oldest:    time.UnixMilli(0),
+					Newest:    time.UnixMilli(0),
+				}},
 			{"released by Redisson", "20", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 0},
-				rratelimiter.State{Available: 20, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
+				rratelimiter.State{
+					Available: 20,
+					Used:      4,
+					Records:   1,
+					Oldest:    time.UnixMilli(0),
+					Newest:    time.UnixMilli(0),
+				}},
 			{"missing", "", map[string]int64{rig.MemberOf("aaaaaaaa", 4): 0},
-				rratelimiter.State{Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
+				rratelimiter.State{
+					Available: 16,
+					Used:      4,
+					Records:   1,
+					Oldest:    time.UnixMilli(0),
+					Newest:    time.UnixMilli(0),
+				}},
 			{"in the future", "16", map[string]int64{rig.MemberOf("aaaaaaaa", 4): -5000},
 				rratelimiter.State{
-					Available: 16, Used: 4, Records: 1, Oldest: time.UnixMilli(-5000), Newest: time.UnixMilli(-5000), Consistent: true,
+					Available:  16,
+					Used:       4,
+					Records:    1,
+					Oldest:     time.UnixMilli(-5000),
+					Newest:     time.UnixMilli(-5000),
+					Consistent: true,
 				}},
 			{"negative", "-1", crowd(256),
 				rratelimiter.State{Used: 256, Records: 256, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
 			{"negative, and more records than a call adds up", "-1", crowd(257),
-				rratelimiter.State{Available: 10, Used: 257, Records: 257, Oldest: time.UnixMilli(0), Newest: time.UnixMilli(0)}},
+				rratelimiter.State{
+					Available: 10,
+					Used:      257,
+					Records:   257,
+					Oldest:    time.UnixMilli(0),
+					Newest:    time.UnixMilli(0),
+				}},
 		}
 		for _, test := range tests {
 			for _, kind := range []rratelimiter.RateType{rratelimiter.Overall, rratelimiter.PerClient} {
@@ -82,7 +130,8 @@ func TestStateOnlyReads(t *testing.T) {
 				}
 				for member, ago := range test.records {
 					r.Must(
-						r.Redis.ZAdd(t.Context(), rig.Keys(l)[permits], redis.Z{Score: float64(r.Millis() - ago), Member: member}).Err(),
+						r.Redis.ZAdd(t.Context(), rig.Keys(l)[permits],
+							redis.Z{Score: float64(r.Millis() - ago), Member: member}).Err(),
 					)
 				}
 				want := test.want
@@ -116,8 +165,9 @@ func TestStateOfManyRecords(t *testing.T) {
 			r.WriteConfig(l, "rate", "20000", "interval", "60000", "type", "0")
 			r.WriteValue(l, fmt.Sprint(20000-n))
 			r.AddRecords(l, r.Millis(), rig.ManyMembers(n)...)
-			r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(20000), Available: int64(20000 - n), Used: int64(n),
-				Records: n, Oldest: r.Now(), Newest: r.Now(), Consistent: true})
+			r.SameState(l,
+				rratelimiter.State{Rate: rratelimiter.PerMinute(20000), Available: int64(20000 - n), Used: int64(n),
+					Records: n, Oldest: r.Now(), Newest: r.Now(), Consistent: true})
 			r.Must(r.Redis.Del(t.Context(), rig.Keys(l)[keys.Value]).Err())
 			if free := r.Free(l); free != int64(20000-n) {
 				t.Errorf("rebuilt from %d records, %d are free", n, free)
@@ -237,7 +287,10 @@ func TestClientsOfAClusterThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer silent.Close()
-	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{silent.Addr().String()}, ReadTimeout: time.Minute})
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs:       []string{silent.Addr().String()},
+		ReadTimeout: time.Minute,
+	})
 	defer rdb.Close()
 	started := time.Now()
 	_, err = rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(50*time.Millisecond)).

@@ -37,7 +37,8 @@ func TestRepairRebuildsFreePermitsFromRecords(t *testing.T) {
 			is, err := l.State(t.Context())
 			r.Must(err)
 			right := is.Used+is.Available == is.Rate.Permits || is.Used > is.Rate.Permits && is.Available == 0
-			if would.Changed == was.Consistent || (would.Fault != "") != would.Changed || !right || is.Used != was.Used {
+			if would.Changed == was.Consistent || (would.Fault != "") != would.Changed || !right ||
+				is.Used != was.Used {
 				t.Errorf("%s: it was %+v, %+v was done, it is %+v", state.name, was, would, is)
 			}
 			if again, err := l.Repair(t.Context(), rratelimiter.DryRun()); err != nil || again.Changed {
@@ -129,14 +130,18 @@ func TestRepairKeepsTTLs(t *testing.T) {
 
 func TestResetForgetsGrantsAndKeepsTheRate(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, rate := range []rratelimiter.Rate{rratelimiter.PerMinute(10), {Type: rratelimiter.PerClient, Permits: 10, Interval: time.Minute, KeepAlive: time.Hour}} {
+		for _, rate := range []rratelimiter.Rate{
+			rratelimiter.PerMinute(10),
+			{Type: rratelimiter.PerClient, Permits: 10, Interval: time.Minute, KeepAlive: time.Hour},
+		} {
 			r := rig.New(t, s)
 			r.Wipe()
 			l := r.Limiter("rl")
 			r.SetRate(l, rate)
 			r.Try(l, 7)
 			before := r.Dump()
-			if would, err := l.Reset(t.Context(), rratelimiter.DryRun()); err != nil || !would.Changed || would.Records != 1 ||
+			if would, err := l.Reset(t.Context(), rratelimiter.DryRun()); err != nil || !would.Changed ||
+				would.Records != 1 ||
 				would.Permits != 7 {
 				t.Errorf("it would do %+v, %v", would, err)
 			}

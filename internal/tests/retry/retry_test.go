@@ -55,15 +55,18 @@ var lossyCalls = []struct {
 		[]int64{2, 0, 6}, 98, 1,
 	},
 	{
-		"a queue that is blocked", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9), Strict: 2}, nil, []int64{2, 0, 0}, 80,
+		"a queue that is blocked", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9), Strict: 2}, nil,
+		[]int64{2, 0, 0}, 80,
 		1,
 	},
 	{
-		"a queue that goes on", protocol.Ask{Groups: rig.Groups(7, 3, 5, 2), Strict: 1, Partial: true}, nil, []int64{3, 0},
+		"a queue that goes on", protocol.Ask{Groups: rig.Groups(7, 3, 5, 2), Strict: 1, Partial: true}, nil,
+		[]int64{3, 0},
 		21, 1,
 	},
 	{
-		"permits are kept free", protocol.Ask{Groups: rig.Groups(40, 0, 30, 2, 3, 9), Strict: 1}, nil, []int64{0, 2, 0}, 60,
+		"permits are kept free", protocol.Ask{Groups: rig.Groups(40, 0, 30, 2, 3, 9), Strict: 1}, nil, []int64{0, 2, 0},
+		60,
 		1,
 	},
 	{
@@ -96,7 +99,14 @@ var lossyCalls = []struct {
 func TestLostReplyTakesNothingTwice(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for i, test := range lossyCalls {
-			for _, format := range []rratelimiter.RecordFormat{rratelimiter.Redisson317, []rratelimiter.RecordFormat{rratelimiter.Redisson313, rratelimiter.Redisson316, rratelimiter.Redisson321}[i%3]} {
+			for _, format := range []rratelimiter.RecordFormat{
+				rratelimiter.Redisson317,
+				[]rratelimiter.RecordFormat{
+					rratelimiter.Redisson313,
+					rratelimiter.Redisson316,
+					rratelimiter.Redisson321,
+				}[i%3],
+			} {
 				r := rig.New(t, s)
 				r.Wipe()
 				c, tap := r.Tapped()
@@ -222,7 +232,11 @@ func TestGrantThatExpiredUnanswered(t *testing.T) {
 			},
 			"set anew": func(r *rig.Rig, l *rratelimiter.Limiter) { r.SetRate(l, rratelimiter.PerMinute(10)) },
 		} {
-			for _, opts := range [][]rratelimiter.LimiterOption{nil, {rratelimiter.WithRecordPerRequest()}, {rratelimiter.WithGranularity(100 * time.Millisecond)}} {
+			for _, opts := range [][]rratelimiter.LimiterOption{
+				nil,
+				{rratelimiter.WithRecordPerRequest()},
+				{rratelimiter.WithGranularity(100 * time.Millisecond)},
+			} {
 				r := rig.New(t, s)
 				r.Wipe()
 				c, tap := r.Tapped()
@@ -241,7 +255,8 @@ func TestGrantThatExpiredUnanswered(t *testing.T) {
 				state, err := l.State(t.Context())
 				r.Must(err)
 				at := dated(r, l)
-				if state.Used != 4 || state.Available != 6 || !state.Consistent || !state.Oldest.Equal(at) || state.Records != 1 {
+				if state.Used != 4 || state.Available != 6 || !state.Consistent || !state.Oldest.Equal(at) ||
+					state.Records != 1 {
 					t.Errorf("%s: %+v at %v", name, state, r.Now())
 				}
 			}
@@ -253,7 +268,11 @@ func TestGrantThatExpiredUnanswered(t *testing.T) {
 // call.
 func TestGrantThatWasReleasedInPart(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, opts := range [][]rratelimiter.LimiterOption{nil, {rratelimiter.WithRecordPerRequest()}, {rratelimiter.WithGranularity(time.Second)}} {
+		for _, opts := range [][]rratelimiter.LimiterOption{
+			nil,
+			{rratelimiter.WithRecordPerRequest()},
+			{rratelimiter.WithGranularity(time.Second)},
+		} {
 			r := rig.New(t, s)
 			r.Wipe()
 			c, tap := r.Tapped()
@@ -365,7 +384,13 @@ func TestRetryDatesItsWholeRecord(t *testing.T) {
 		r.SameState(
 			l,
 			rratelimiter.State{
-				Rate: rratelimiter.PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true,
+				Rate:       rratelimiter.PerMinute(10),
+				Available:  5,
+				Used:       5,
+				Records:    1,
+				Oldest:     at,
+				Newest:     at,
+				Consistent: true,
 			},
 		)
 	})
@@ -390,7 +415,13 @@ func TestShareThatCannotBeDetermined(t *testing.T) {
 		r.SameState(
 			l,
 			rratelimiter.State{
-				Rate: rratelimiter.PerMinute(10), Available: 5, Used: 5, Records: 1, Oldest: at, Newest: at, Consistent: true,
+				Rate:       rratelimiter.PerMinute(10),
+				Available:  5,
+				Used:       5,
+				Records:    1,
+				Oldest:     at,
+				Newest:     at,
+				Consistent: true,
 			},
 		)
 	})
@@ -400,7 +431,11 @@ func TestShareThatCannotBeDetermined(t *testing.T) {
 // calls.
 func TestRecordThatWasThereBefore(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, format := range []rratelimiter.RecordFormat{rratelimiter.Redisson316, rratelimiter.Redisson317, rratelimiter.Redisson321} {
+		for _, format := range []rratelimiter.RecordFormat{
+			rratelimiter.Redisson316,
+			rratelimiter.Redisson317,
+			rratelimiter.Redisson321,
+		} {
 			r := rig.New(t, s)
 			r.Wipe()
 			c, tap := r.Tapped()
@@ -418,8 +453,9 @@ func TestRecordThatWasThereBefore(t *testing.T) {
 				tap.Plan(rig.Plan{Lost: true})
 				rig.MustTry(t, l, 3, true)
 			}
-			r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(100), Available: 85, Used: 15, Records: 1, Oldest: at,
-				Newest: at, Consistent: true})
+			r.SameState(l,
+				rratelimiter.State{Rate: rratelimiter.PerMinute(100), Available: 85, Used: 15, Records: 1, Oldest: at,
+					Newest: at, Consistent: true})
 		}
 	})
 }
@@ -491,7 +527,8 @@ func TestOvertakenSharedCommandTakesNothing(t *testing.T) {
 		names := rig.Keys(l)
 		run := func(s *script.Script, on []string, args []any, want int64) {
 			t.Helper()
-			if reply, err := rig.Core(l.Client()).Topology().Run(t.Context(), new(script.Attempts), s, false, on, args...); err != nil ||
+			if reply, err := rig.Core(l.Client()).Topology().Run(t.Context(), new(script.Attempts), s, false, on,
+				args...); err != nil ||
 				reply[0] != want {
 				t.Errorf("%v, %v", reply, err)
 			}
@@ -540,8 +577,15 @@ func TestOvertakenAttemptOfAllowAllTakesNothing(t *testing.T) {
 			used := int64(2 + 2*i)
 			r.SameState(
 				l,
-				rratelimiter.State{Rate: rate, Available: 10 - used, Used: used, Records: 1, Oldest: r.Now(), Newest: r.Now(),
-					Consistent: true},
+				rratelimiter.State{
+					Rate:       rate,
+					Available:  10 - used,
+					Used:       used,
+					Records:    1,
+					Oldest:     r.Now(),
+					Newest:     r.Now(),
+					Consistent: true,
+				},
 			)
 		}
 	})
@@ -594,7 +638,10 @@ func TestNonIdempotentCallsAreNotRetried(t *testing.T) {
 			"Expire if":   func() error { _, err := l.Expire(ctx, time.Hour, rratelimiter.IfNotSet); return err },
 			"Expire now":  func() error { _, err := l.Expire(ctx, 0); return err },
 			"Expire soon": func() error { _, err := l.Expire(ctx, time.Second); return err },
-			"ExpireAt if": func() error { _, err := l.ExpireAt(ctx, r.Now().Add(time.Hour), rratelimiter.IfNotSet); return err },
+			"ExpireAt if": func() error {
+				_, err := l.ExpireAt(ctx, r.Now().Add(time.Hour), rratelimiter.IfNotSet)
+				return err
+			},
 			"ExpireAt, past": func() error {
 				_, err := l.ExpireAt(ctx, r.Now().Add(-time.Minute))
 				return err
@@ -644,14 +691,17 @@ func TestNonIdempotentCallsAreNotRetried(t *testing.T) {
 func TestAllowAllIsMadeAgain(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for name, opts := range map[string][]rratelimiter.LimiterOption{
-			"plain": nil, "joined": {rratelimiter.WithGranularity(time.Second)}, "server time": {rratelimiter.WithServerTime()},
-			"enforced": {rratelimiter.WithEnforcedRate(rratelimiter.PerMinute(10))},
+			"plain":       nil,
+			"joined":      {rratelimiter.WithGranularity(time.Second)},
+			"server time": {rratelimiter.WithServerTime()},
+			"enforced":    {rratelimiter.WithEnforcedRate(rratelimiter.PerMinute(10))},
 		} {
 			for _, lost := range []rig.Plan{{Cut: true}, {Lost: true}} {
 				r := rig.New(t, s)
 				r.Wipe()
 				c, tap := r.Tapped()
-				a, b := c.RateLimiter("a", opts...), c.RateLimiter("b", rratelimiter.WithRate(rratelimiter.PerMinute(20)))
+				a, b := c.RateLimiter("a", opts...),
+					c.RateLimiter("b", rratelimiter.WithRate(rratelimiter.PerMinute(20)))
 				r.SetRate(a, rratelimiter.PerMinute(10))
 				lost.Then = func() { r.Advance(300 * time.Millisecond) }
 				tap.Plan(lost)
@@ -672,7 +722,8 @@ func TestAllowAllIsMadeAgain(t *testing.T) {
 			}
 		}
 
-		// The record has gone from one limiter but not from the other, so the call's outcome is unknown.
+		// The record has gone from one limiter but not from the other, so the call's outcome is
+		// unknown.
 		r := rig.New(t, s)
 		r.Wipe()
 		c, tap := r.Tapped()
@@ -698,7 +749,8 @@ func TestFoundAttemptOnAFullServer(t *testing.T) {
 		"TryAcquire": func() error { _, err := l.TryAcquire(t.Context(), 4); return err },
 		"AllowAll":   func() error { _, err := c.AllowAll(t.Context(), 4, l); return err },
 		"AcquireAll": func() error {
-			return c.AcquireAll(t.Context(), 4, l, c.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerMinute(10))))
+			return c.AcquireAll(t.Context(), 4, l,
+				c.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerMinute(10))))
 		},
 	} {
 		r.Wipe()
@@ -754,14 +806,16 @@ func TestCancelAtTheReplyIsOutcomeUnknown(t *testing.T) {
 			gone := make(chan struct{})
 			rdb := s.Client()
 			r.Must(rdb.Ping(ctx).Err()) // so that there is a connection
-			rdb.AddHook(redistest.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-				err := next(ctx, cmd)
-				if err == nil && cmd.Name() != "script" { // which loads it
-					cancel() // before the caller gets the reply
-					<-gone
-				}
-				return err
-			}})
+			rdb.AddHook(redistest.Hook{
+				Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+					err := next(ctx, cmd)
+					if err == nil && cmd.Name() != "script" { // which loads it
+						cancel() // before the caller gets the reply
+						<-gone
+					}
+					return err
+				},
+			})
 			c := rratelimiter.NewClient(rdb, rratelimiter.WithCallTimeout(20*time.Second))
 			err := rig.EveryMethod(c, c.RateLimiter("{rl}"))[name](ctx)
 			close(gone)
@@ -782,7 +836,8 @@ func TestIDThatWasTaken(t *testing.T) {
 		r.SetRate(l, rratelimiter.PerMinute(10))
 		rig.Core(c).Identity().StartAt(41)
 		r.AddRecords(
-			l, r.Millis()-1000, string(rig.Core(c).Identity().AppendPrefix(nil, record.Redisson317, 1))+"\x02\x00\x00\x00",
+			l, r.Millis()-1000,
+			string(rig.Core(c).Identity().AppendPrefix(nil, record.Redisson317, 1))+"\x02\x00\x00\x00",
 		)
 		r.Free(r.Limiter("rl"))
 		rig.Core(c).Identity().StartAt(41)
@@ -807,7 +862,11 @@ func TestLostReplyOverOtherClients(t *testing.T) {
 		NewClient: func(o *redis.Options) *redis.Client { o.Dialer = tap.Dial; return redis.NewClient(o) },
 	})
 	t.Cleanup(func() { _ = ring.Close() })
-	for name, rdb := range map[string]rratelimiter.Redis{"cluster": cluster, "auto-pipeliner": rig.AutoPipelined(t, cluster), "ring": ring} {
+	for name, rdb := range map[string]rratelimiter.Redis{
+		"cluster":        cluster,
+		"auto-pipeliner": rig.AutoPipelined(t, cluster),
+		"ring":           ring,
+	} {
 		c := rratelimiter.NewClient(rdb, rig.Patient)
 		l, other := c.RateLimiter("{"+name+"}", rratelimiter.WithRate(rratelimiter.PerHour(100))),
 			c.RateLimiter("{"+name+"}2", rratelimiter.WithRate(rratelimiter.PerHour(100)))
@@ -815,7 +874,12 @@ func TestLostReplyOverOtherClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		rig.MustTry(t, l, 1, true)
-		for _, plan := range []rig.Plan{{Cut: true}, {Lost: true}, {Answer: "-TRYAGAIN later\r\n"}, {Answer: "-CLUSTERDOWN for now\r\n"}} {
+		for _, plan := range []rig.Plan{
+			{Cut: true},
+			{Lost: true},
+			{Answer: "-TRYAGAIN later\r\n"},
+			{Answer: "-CLUSTERDOWN for now\r\n"},
+		} {
 			tap.Requests()
 			tap.Plan(plan)
 			rig.MustTry(t, l, 2, true)

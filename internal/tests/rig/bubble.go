@@ -76,8 +76,8 @@ func (b *Bubble) Options(dial func(ctx context.Context, network, addr string) (n
 // scripts has those that embedded servers know, by their names.
 var scripts sync.Map
 
-// ShareScripts gives the server the scripts that servers of earlier bubbles were given. To load them
-// takes longer than all else in a test of one call.
+// ShareScripts gives the server the scripts that servers of earlier bubbles were given. To load
+// them takes longer than all else in a test of one call.
 func (b *Bubble) ShareScripts() {
 	known := *field[map[string]string](b.Server, "scripts")
 	scripts.Range(func(name, text any) bool {
@@ -101,7 +101,8 @@ func (b *Bubble) Process(opts ...rratelimiter.Option) *Process {
 	})
 	// so that no call is three
 	for _, s := range []*script.Script{
-		protocol.AcquireScript, protocol.AcquireManyScript, protocol.AllowAllScript, protocol.ReleaseScript, protocol.ProbeScript,
+		protocol.AcquireScript, protocol.AcquireManyScript, protocol.AllowAllScript, protocol.ReleaseScript,
+		protocol.ProbeScript,
 	} {
 		if err := rdb.ScriptLoad(b.T.Context(), s.Text).Err(); err != nil {
 			b.T.Fatal(err)

@@ -114,8 +114,8 @@ func takesNothing[T any](name string, kind Kind, call func(*rratelimiter.Limiter
 	}}
 }
 
-// Methods are all methods that make a call, or answer from the state of the process. A test compares
-// them with the method sets.
+// Methods are all methods that make a call, or answer from the state of the process. A test
+// compares them with the method sets.
 var Methods = []Method{
 	{Name: "Allow", Kind: AsksOnce, Results: true, Call: func(ctx context.Context, a Args) Answer {
 		r, err := a.limiter().Allow(ctx, a.n())

@@ -95,13 +95,15 @@ func exercise(ctx context.Context, rdb rratelimiter.Redis, name string) error {
 			sent := new(script.Attempts)
 			reply, err := rig.Core(c).
 				Topology().
-				Try(ctx, sent, protocol.AcquireScript, rig.Keys(plain), q.Args(nil, rig.LimiterCore(plain).Encoder(), ask, again)...)
+				Try(ctx, sent, protocol.AcquireScript, rig.Keys(plain),
+					q.Args(nil, rig.LimiterCore(plain).Encoder(), ask, again)...)
 			if must(err); err == nil {
 				_, err = q.Reply(rig.LimiterCore(plain).Encoder(), sent, reply)
 				must(err)
 			}
 		}
-		_, err = rig.Core(c).Topology().RunMixed(ctx, new(script.Attempts), protocol.RecountScript, true, rig.Keys(plain),
+		_, err = rig.Core(c).Topology().RunMixed(ctx, new(script.Attempts), protocol.RecountScript, true,
+			rig.Keys(plain),
 			rig.LimiterCore(plain).Now(), "newest", "oldest", 2, 2) // continues the recount of the records
 		must(err)
 		at = at.Add(time.Minute)
@@ -149,7 +151,8 @@ func TestTheRuleOfThePageIsEnough(t *testing.T) {
 		t.Errorf("refused: %q", objects)
 	}
 	// The additions, for the uses that need them.
-	l := rratelimiter.NewClient(rdb, rig.Patient).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
+	l := rratelimiter.NewClient(rdb, rig.Patient).RateLimiter("orders",
+		rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 	if _, err := l.Allow(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +174,8 @@ func TestTheRuleOfThePageIsEnough(t *testing.T) {
 		}
 		rdb = plain
 		rig.As(t, s, rig.ACLRule(t))
-		l = rratelimiter.NewClient(rdb, rig.Patient).RateLimiter("orders", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
+		l = rratelimiter.NewClient(rdb, rig.Patient).RateLimiter("orders",
+			rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 		if _, err := l.Allow(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +217,8 @@ func TestTheRuleOfReadOnlyUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := rdb.Eval(t.Context(), string(take), []string{"orders", "{orders}:value", "{orders}:permits"}, 100).Err(); err != nil {
+	if err := rdb.Eval(t.Context(), string(take), []string{"orders", "{orders}:value", "{orders}:permits"},
+		100).Err(); err != nil {
 		t.Errorf("a snapshot: %v", err)
 	}
 	if err := rdb.ZScan(t.Context(), "{orders}:permits", 0, "", 10).Err(); err != nil {
@@ -230,7 +235,8 @@ func TestTheRuleOfReadOnlyUsers(t *testing.T) {
 	}
 }
 
-// Each command in the rule is needed: without it a call fails, or Redis refuses a command whose error is ignored.
+// Each command in the rule is needed: without it a call fails, or Redis refuses a command whose
+// error is ignored.
 func TestTheRuleOfThePageIsNotMoreThanEnough(t *testing.T) {
 	s := redistest.Real(t)
 	rule := rig.ACLRule(t)
@@ -253,8 +259,8 @@ func TestTheRuleOfThePageIsNotMoreThanEnough(t *testing.T) {
 	}
 }
 
-// forgetful returns a hook by which a server loses each script as soon as it is loaded. So it is with SCRIPT FLUSH, and
-// while a slot moves to a node that has no scripts yet.
+// forgetful returns a hook by which a server loses each script as soon as it is loaded. So it is
+// with SCRIPT FLUSH, and while a slot moves to a node that has no scripts yet.
 func forgetful(admin *redis.Client) redis.Hook {
 	return redistest.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 		err := next(ctx, cmd)
@@ -274,7 +280,8 @@ func TestTheRuleOfThePageKeepsFromAllElse(t *testing.T) {
 	}
 	c := rratelimiter.NewClient(rdb, rig.Patient)
 	for _, name := range []string{"billing", "order", "{x}orders", "{orders", "", "*"} {
-		for method, call := range rig.EveryMethod(c, c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerSecond(1)))) {
+		for method, call := range rig.EveryMethod(c,
+			c.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerSecond(1)))) {
 			if method == "RenameNX" || method == "Rename" || method == "Clients" {
 				continue // refused for the command
 			}
@@ -284,18 +291,26 @@ func TestTheRuleOfThePageKeepsFromAllElse(t *testing.T) {
 		}
 	}
 	for _, words := range [][]any{
-		{"get", "billing"}, {"set", "billing", "y"}, {"unlink", "order"}, {"hset", "billing", "rate", 1}, {"exists", "orders", "billing"},
-		{"eval", "return redis.call('GET', KEYS[1])", 1, "billing"}, {"eval", "return redis.call('GET', 'billing')", 1, "orders"},
+		{"get", "billing"}, {"set", "billing", "y"}, {"unlink", "order"}, {"hset", "billing", "rate", 1},
+		{"exists", "orders", "billing"},
+		{"eval", "return redis.call('GET', KEYS[1])", 1, "billing"},
+		{"eval", "return redis.call('GET', 'billing')", 1, "orders"},
 		{"eval", "return redis.call('GET', 'billing')", 0}, {"eval", "return redis.call('FLUSHALL')", 0},
 		{"eval", "return redis.call('KEYS', '*')", 0}, {"eval", "return redis.call('PUBLISH', 'orders', 'x')", 0},
-		{"keys", "*"}, {"scan", 0}, {"randomkey"}, {"dbsize"}, {"flushall"}, {"flushdb"}, {"select", 1}, {"info"}, {"monitor"},
-		{"config", "get", "*"}, {"config", "set", "requirepass", "x"}, {"acl", "list"}, {"acl", "whoami"}, {"client", "list"},
+		{"keys", "*"}, {"scan", 0}, {"randomkey"}, {"dbsize"}, {"flushall"}, {"flushdb"}, {"select", 1}, {"info"},
+		{"monitor"},
+		{"config", "get", "*"}, {"config", "set", "requirepass", "x"}, {"acl", "list"}, {"acl", "whoami"},
+		{"client", "list"},
 		{"client", "kill", "type", "normal"}, {"script", "flush"}, {"script", "kill"}, {"function", "list"},
 		{"shutdown"}, {"save"}, {"replicaof", "no", "one"}, {"slowlog", "get"}, {"publish", "orders", "x"},
-		{"subscribe", "orders"}, {"psubscribe", "*"}, {"dump", "orders"}, {"copy", "orders", "billing"}, {"rename", "orders", "ordersx"},
-		{"sort", "orders", "by", "x"}, {"object", "encoding", "orders"}, {"memory", "usage", "orders"}, {"wait", 0, 1}, {"module", "list"},
-		{"migrate", "127.0.0.1", 1, "orders", 0, 1}, {"swapdb", 0, 1}, {"move", "orders", 1}, {"expire", "orders", 1}, {"append", "orders", "x"},
-		{"del", "orders"}, {"xadd", "orders", "*", "a", "b"}, {"lpush", "orders", "a"}, {"sadd", "orders", "a"}, {"mget", "orders"},
+		{"subscribe", "orders"}, {"psubscribe", "*"}, {"dump", "orders"}, {"copy", "orders", "billing"},
+		{"rename", "orders", "ordersx"},
+		{"sort", "orders", "by", "x"}, {"object", "encoding", "orders"}, {"memory", "usage", "orders"}, {"wait", 0, 1},
+		{"module", "list"},
+		{"migrate", "127.0.0.1", 1, "orders", 0, 1}, {"swapdb", 0, 1}, {"move", "orders", 1}, {"expire", "orders", 1},
+		{"append", "orders", "x"},
+		{"del", "orders"}, {"xadd", "orders", "*", "a", "b"}, {"lpush", "orders", "a"}, {"sadd", "orders", "a"},
+		{"mget", "orders"},
 	} {
 		if err := rdb.Do(t.Context(), words...).Err(); !noPermission(err) &&
 			!strings.Contains(err.Error(), "unknown command") {
@@ -338,7 +353,10 @@ func TestTheRuleOfThePageKeepsFromAllElse(t *testing.T) {
 
 // On a cluster, with the additions in docs/security.md for clusters.
 func TestTheRuleOfThePageOnACluster(t *testing.T) {
-	for name, start := range map[string]func(testing.TB, int, ...string) *redistest.Nodes{"plain": redistest.Cluster, "TLS": redistest.ClusterTLS} {
+	for name, start := range map[string]func(testing.TB, int, ...string) *redistest.Nodes{
+		"plain": redistest.Cluster,
+		"TLS":   redistest.ClusterTLS,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			nodes := start(t, 3)
@@ -362,7 +380,8 @@ func TestTheRuleOfThePageOnACluster(t *testing.T) {
 					t.Errorf("refused: %q", objects)
 				}
 			}
-			if _, err := rratelimiter.NewClient(rdb, rig.Patient).RateLimiter("billing").Allow(t.Context(), 1); !noPermission(
+			if _, err := rratelimiter.NewClient(rdb, rig.Patient).RateLimiter("billing").Allow(t.Context(),
+				1); !noPermission(
 				err,
 			) {
 				t.Error(err)

@@ -94,7 +94,8 @@ func TestServersThatAreClaimedAreTested(t *testing.T) {
 		}
 	}
 	if !maps.Equal(claimed, ran) {
-		t.Errorf("claimed are %q, and the tests ran on %q", slices.Sorted(maps.Keys(claimed)), slices.Sorted(maps.Keys(ran)))
+		t.Errorf("claimed are %q, and the tests ran on %q",
+			slices.Sorted(maps.Keys(claimed)), slices.Sorted(maps.Keys(ran)))
 	}
 }
 
@@ -154,8 +155,18 @@ func everyCall(t *testing.T, rdb rratelimiter.Redis) {
 	ok, err = c.RateLimiter("{a}1", rratelimiter.WithEnforcedRate(rratelimiter.Rate{Permits: 13, Interval: time.Hour})).
 		TryAcquire(ctx, 3)
 	check("an enforced rate", ok, err, true)
-	for _, cond := range []rratelimiter.ExpireCondition{rratelimiter.IfNotSet, rratelimiter.IfSet, rratelimiter.IfGreater, rratelimiter.IfLess} {
-		d := map[rratelimiter.ExpireCondition]time.Duration{rratelimiter.IfNotSet: time.Hour, rratelimiter.IfSet: time.Hour, rratelimiter.IfGreater: 2 * time.Hour, rratelimiter.IfLess: time.Minute}[cond]
+	for _, cond := range []rratelimiter.ExpireCondition{
+		rratelimiter.IfNotSet,
+		rratelimiter.IfSet,
+		rratelimiter.IfGreater,
+		rratelimiter.IfLess,
+	} {
+		d := map[rratelimiter.ExpireCondition]time.Duration{
+			rratelimiter.IfNotSet:  time.Hour,
+			rratelimiter.IfSet:     time.Hour,
+			rratelimiter.IfGreater: 2 * time.Hour,
+			rratelimiter.IfLess:    time.Minute,
+		}[cond]
 		ok, err = l.Expire(ctx, d, cond)
 		check(fmt.Sprint("Expire, condition ", cond), ok, err, true)
 	}

@@ -31,7 +31,8 @@ func TestExactlyTheRateIsGranted(t *testing.T) {
 			"TryAcquireTimeout": func() error { _, err := l.TryAcquireTimeout(t.Context(), 11, time.Hour); return err },
 			"AllowAll":          func() error { _, err := r.Client.AllowAll(t.Context(), 11, l); return err },
 		} {
-			if err := call(); !errors.Is(err, rratelimiter.ErrExceedsRate) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			if err := call(); !errors.Is(err, rratelimiter.ErrExceedsRate) ||
+				errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("%s of more than the rate: %v", name, err)
 			}
 		}
@@ -53,7 +54,12 @@ func TestExactlyTheRateIsGranted(t *testing.T) {
 		r.SameState(
 			l,
 			rratelimiter.State{
-				Rate: rratelimiter.PerMinute(10), Used: 10, Records: 10, Oldest: r.Now(), Newest: r.Now(), Consistent: true,
+				Rate:       rratelimiter.PerMinute(10),
+				Used:       10,
+				Records:    10,
+				Oldest:     r.Now(),
+				Newest:     r.Now(),
+				Consistent: true,
 			},
 		)
 	})
@@ -61,7 +67,11 @@ func TestExactlyTheRateIsGranted(t *testing.T) {
 
 func TestPermitsReturnAfterExactlyOneInterval(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, rate := range []rratelimiter.Rate{rratelimiter.PerSecond(3), {Type: rratelimiter.PerClient, Permits: 3, Interval: 250 * time.Millisecond}, {Permits: 3, Interval: time.Millisecond}} {
+		for _, rate := range []rratelimiter.Rate{
+			rratelimiter.PerSecond(3),
+			{Type: rratelimiter.PerClient, Permits: 3, Interval: 250 * time.Millisecond},
+			{Permits: 3, Interval: time.Millisecond},
+		} {
 			r := rig.New(t, s)
 			r.Wipe()
 			l := r.Limiter("rl")
@@ -73,11 +83,23 @@ func TestPermitsReturnAfterExactlyOneInterval(t *testing.T) {
 				granted := r.Now()
 				r.Advance(rate.Interval - time.Millisecond)
 				r.SameState(
-					l, rratelimiter.State{Rate: rate, Used: 3, Records: 1, Oldest: granted, Newest: granted, Consistent: true},
+					l, rratelimiter.State{
+						Rate:       rate,
+						Used:       3,
+						Records:    1,
+						Oldest:     granted,
+						Newest:     granted,
+						Consistent: true,
+					},
 				)
 				result, err := l.Allow(t.Context(), 1)
 				r.Must(err)
-				if want := (rratelimiter.Result{Limit: 3, RetryAfter: time.Millisecond, NextAfter: time.Millisecond, ResetAfter: time.Millisecond}); result != want {
+				if want := (rratelimiter.Result{
+					Limit:      3,
+					RetryAfter: time.Millisecond,
+					NextAfter:  time.Millisecond,
+					ResetAfter: time.Millisecond,
+				}); result != want {
 					t.Errorf("%v: one ms before: %+v, want %+v", rate, result, want)
 				}
 				r.Advance(time.Millisecond)
@@ -99,7 +121,12 @@ func TestRefusalsReturnWhenPermitsAreFree(t *testing.T) {
 		for n, want := range map[int64]time.Duration{1: 55, 2: 55, 3: 56, 6: 57, 10: 59} {
 			result, err := l.Allow(t.Context(), n)
 			r.Must(err)
-			if want := (rratelimiter.Result{Limit: 10, RetryAfter: want * time.Second, NextAfter: 55 * time.Second, ResetAfter: 59 * time.Second}); result != want {
+			if want := (rratelimiter.Result{
+				Limit:      10,
+				RetryAfter: want * time.Second,
+				NextAfter:  55 * time.Second,
+				ResetAfter: 59 * time.Second,
+			}); result != want {
 				t.Errorf("%d permits: %+v, want %+v", n, result, want)
 			}
 		}
@@ -113,7 +140,12 @@ func TestRefusalsReturnWhenPermitsAreFree(t *testing.T) {
 		for n, want := range map[int64]time.Duration{1: 1000, 512: 6110, 600: 6110} {
 			result, err := l.Allow(t.Context(), n)
 			r.Must(err)
-			if want := (rratelimiter.Result{Limit: 600, RetryAfter: want * time.Millisecond, NextAfter: time.Second, ResetAfter: 6990 * time.Millisecond}); result != want {
+			if want := (rratelimiter.Result{
+				Limit:      600,
+				RetryAfter: want * time.Millisecond,
+				NextAfter:  time.Second,
+				ResetAfter: 6990 * time.Millisecond,
+			}); result != want {
 				t.Errorf("%d of 600 permits: %+v, want %+v", n, result, want)
 			}
 		}
@@ -148,7 +180,12 @@ func TestExpiredRecordsLeaveInBatches(t *testing.T) {
 							r.AddRecords(l, r.Millis()-1000, rig.MemberOf("living01", uint32(live)))
 						}
 					}
-					ends := rratelimiter.State{Rate: rratelimiter.PerMinute(n + live), Available: n, Used: live, Consistent: true}
+					ends := rratelimiter.State{
+						Rate:       rratelimiter.PerMinute(n + live),
+						Available:  n,
+						Used:       live,
+						Consistent: true,
+					}
 					if live > 0 {
 						ends.Records, ends.Oldest, ends.Newest = 1, r.Now().Add(-time.Second), r.Now().Add(-time.Second)
 					}
@@ -272,7 +309,8 @@ func TestManyExpiredRecordsDontBlockRedis(t *testing.T) {
 			}
 		}
 		t.Logf(
-			"%s: %d calls for one permit, %d in all, %d slower than 20 ms, slowest %v", name, first, r.Calls.Load(), over, worst,
+			"%s: %d calls for one permit, %d in all, %d slower than 20 ms, slowest %v", name, first, r.Calls.Load(),
+			over, worst,
 		)
 		// A busy machine may stop any script for a while, but not half of a hundred.
 		if limit := int(r.Calls.Load()) / 2; over > limit {
@@ -284,7 +322,12 @@ func TestManyExpiredRecordsDontBlockRedis(t *testing.T) {
 		r.SameState(
 			l,
 			rratelimiter.State{
-				Rate: rratelimiter.PerMinute(n), Used: n, Records: 2, Oldest: r.Now(), Newest: r.Now(), Consistent: true,
+				Rate:       rratelimiter.PerMinute(n),
+				Used:       n,
+				Records:    2,
+				Oldest:     r.Now(),
+				Newest:     r.Now(),
+				Consistent: true,
 			},
 		)
 	}

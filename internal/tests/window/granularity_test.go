@@ -46,7 +46,13 @@ func TestGranularityDatesGrantsAtTheEndOfTheirBucket(t *testing.T) {
 			r.SameState(
 				l,
 				rratelimiter.State{
-					Rate: rratelimiter.PerSecond(10), Available: 6, Used: 4, Records: 1, Oldest: at, Newest: at, Consistent: true,
+					Rate:       rratelimiter.PerSecond(10),
+					Available:  6,
+					Used:       4,
+					Records:    1,
+					Oldest:     at,
+					Newest:     at,
+					Consistent: true,
 				},
 			)
 
@@ -95,8 +101,9 @@ func TestGranularityJoinsTheGrantsOfABucket(t *testing.T) {
 				last = r.Prefix(format)
 				r.Advance(20 * time.Millisecond)
 			}
-			r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerSecond(1000), Available: 684, Used: 316, Records: members,
-				Oldest: at[0], Newest: at[1], Consistent: true})
+			r.SameState(l,
+				rratelimiter.State{Rate: rratelimiter.PerSecond(1000), Available: 684, Used: 316, Records: members,
+					Oldest: at[0], Newest: at[1], Consistent: true})
 			if format == rratelimiter.Redisson313 {
 				continue
 			}
@@ -146,7 +153,8 @@ func TestGranularityByTheServersClock(t *testing.T) {
 			r.Must(err)
 			sum += int64(record.Permits)
 			at := time.UnixMilli(int64(m.Score))
-			if int64(m.Score)%d.Milliseconds() != 0 || at.Before(start.Truncate(time.Millisecond)) || at.After(end.Add(d)) {
+			if int64(m.Score)%d.Milliseconds() != 0 || at.Before(start.Truncate(time.Millisecond)) ||
+				at.After(end.Add(d)) {
 				t.Errorf("a record is dated %v", at)
 			}
 		}
@@ -172,7 +180,8 @@ func TestGranularityJoinsOnlyOwnRecords(t *testing.T) {
 			foreign := []string{
 				rig.MemberOf("12345678", 5), "\x10" + strings.Repeat("j", 16) + "\x02\x00\x00\x00",
 				"\xf4\x1e\x87\x5c\x02\x00\x00\x00",
-				"", "abc", own[:len(own)-2] + "\x03\x00\x00\x00", own + "\x00\x01\x00\x00\x00", strings.Repeat("\x00", len(own)+4),
+				"", "abc", own[:len(own)-2] + "\x03\x00\x00\x00", own + "\x00\x01\x00\x00\x00",
+				strings.Repeat("\x00", len(own)+4),
 			}
 			r.AddRecords(l, end, foreign...)
 			r.AddRecords(l, end+50, own+"\x05\x00\x00\x00") // of the next bucket
@@ -341,7 +350,8 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 			{Size: 5, Count: 1}, {Size: 3, Count: 1}, {Size: 7, Count: 1},
 		}, Detail: true})
 		r.Must(err)
-		if g.Granted(0, protocol.Group{}) != 1 || g.Wait(1) != 1005*time.Millisecond || g.Wait(2) != 1095*time.Millisecond ||
+		if g.Granted(0, protocol.Group{}) != 1 || g.Wait(1) != 1005*time.Millisecond ||
+			g.Wait(2) != 1095*time.Millisecond ||
 			g.ResetAfter != 1095*time.Millisecond || g.At != g.Now+5000 {
 			t.Errorf("%+v", g)
 		}
@@ -352,7 +362,8 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 			{Size: 1, Count: 1}, {Size: 9, Count: 1}, {Size: 10, Count: 1},
 		}, Detail: true})
 		r.Must(err)
-		if g.Granted(0, protocol.Group{}) != 1 || g.Wait(1) != 895*time.Millisecond || g.Wait(2) != 1005*time.Millisecond ||
+		if g.Granted(0, protocol.Group{}) != 1 || g.Wait(1) != 895*time.Millisecond ||
+			g.Wait(2) != 1005*time.Millisecond ||
 			g.ResetAfter != 1005*time.Millisecond {
 			t.Errorf("%+v", g)
 		}
@@ -371,8 +382,14 @@ func TestGranularityAndRelease(t *testing.T) {
 		r.Try(l, 10)
 		r.Advance(d)
 		r.Try(l, 20)
-		state := rratelimiter.State{Rate: rratelimiter.PerSecond(100), Available: 70, Used: 30, Records: 2, Oldest: first,
-			Newest: first.Add(d), Consistent: true}
+		state := rratelimiter.State{
+			Rate:      rratelimiter.PerSecond(100),
+			Available: 70,
+			Used:      30,
+			Records:   2,
+			Oldest:    first,
+			Newest:    first.Add(d), Consistent: true,
+		}
 		if back := r.Release(l, 30); back != 30 {
 			t.Errorf("%d came back", back)
 		}
@@ -409,10 +426,12 @@ func TestGranularityIsClampedToTheRateInForce(t *testing.T) {
 			}
 			members := r.Members(l)
 			if len(members) != 1 || int64(members[0].Score) != want {
-				t.Errorf("an interval of %d ms: %v at %d, want a record at %d", test.interval, members, r.Millis(), want)
+				t.Errorf("an interval of %d ms: %v at %d, want a record at %d",
+					test.interval, members, r.Millis(), want)
 			}
 			results, err := r.Client.AllowAll(t.Context(), 3, l)
-			if err != nil || !results[0].Allowed || results[0].ResetAfter != protocol.Millis(want-r.Millis()+test.interval) {
+			if err != nil || !results[0].Allowed ||
+				results[0].ResetAfter != protocol.Millis(want-r.Millis()+test.interval) {
 				t.Errorf("an interval of %d ms: %+v, %v", test.interval, results, err)
 			}
 		}
@@ -437,7 +456,8 @@ func TestGranularityWithMoreThanARecordHolds(t *testing.T) {
 		at := time.UnixMilli(r.Millis() + 990)
 		state, err := l.State(t.Context())
 		r.Must(err)
-		if state.Used != used || !state.Consistent || state.Records < 4 || state.Records > 5 || !state.Oldest.Equal(at) {
+		if state.Used != used || !state.Consistent || state.Records < 4 || state.Records > 5 ||
+			!state.Oldest.Equal(at) {
 			t.Errorf("%+v", state)
 		}
 		full := false

@@ -143,7 +143,8 @@ func TestANewRateBeforeItsRecordsAreAddedUp(t *testing.T) {
 			request := protocol.SetRate{
 				Now: rig.LimiterCore(l).Now(), Rate: protocol.Rate{Permits: test.rate, Interval: 60000}, Keep: true,
 			}
-			reply, err := rig.Core(r.Client).Topology().Run(t.Context(), new(script.Attempts), protocol.SetRateScript, true,
+			reply, err := rig.Core(r.Client).Topology().Run(t.Context(), new(script.Attempts), protocol.SetRateScript,
+				true,
 				rig.Keys(l), request.Args()...)
 			r.Must(err)
 			set, notes := request.Reply(reply)

@@ -137,12 +137,14 @@ func TestNoWindowAboveTheRateInFakeTime(t *testing.T) {
 		for _, way := range waysOf(rate) {
 			t.Run(fmt.Sprintf("%v, %s", rate, way.name), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					l := limittest.NewRealTime(t).Client().RateLimiter("l", append(way.opts, rratelimiter.WithRate(rate))...)
+					l := limittest.NewRealTime(t).Client().RateLimiter("l",
+						append(way.opts, rratelimiter.WithRate(rate))...)
 					random := rand.New(rand.NewPCG(1, uint64(rate.Interval)))
 					var grants []window.Grant
 					began := time.Now()
 					for time.Since(began) < 5*rate.Interval && len(grants) < 150 {
-						time.Sleep(time.Duration(random.Int64N(max(2, rate.Interval.Microseconds()/rate.Permits))) * time.Microsecond)
+						time.Sleep(time.Duration(random.Int64N(
+							max(2, rate.Interval.Microseconds()/rate.Permits))) * time.Microsecond)
 						start := time.Now()
 						granted, err := way.take(t.Context(), l)
 						if err != nil {

@@ -49,7 +49,8 @@ func main() {
 	gin.New().Use(ginlimit.Middleware(guard))
 	echo.New().Use(echolimit.Middleware(guard))
 	fiber.New().Use(fiberlimit.Middleware(guard))
-	if err := adapt.New(client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(1)))).Wait(context.Background()); err != nil {
+	if err := adapt.New(client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(1)))).Wait(
+		context.Background()); err != nil {
 		log.Fatal(err)
 	}
 	handler := guard.Middleware(http.NotFoundHandler())

@@ -195,7 +195,8 @@ func connectBy(text string, a access) (*Server, error) {
 		return nil, a.unreadable()
 	case a.tls != nil && scheme != "rediss":
 		return nil, errors.New(
-			"--ca, --cert, --key and --insecure are for TLS: the address of " + a.from + " must begin with rediss://, " +
+			"--ca, --cert, --key and --insecure are for TLS: the address of " + a.from +
+				" must begin with rediss://, " +
 				"rediss+cluster:// or rediss+sentinel://",
 		)
 	case kind == "sentinel":

@@ -44,7 +44,8 @@ func TestCleanKeepsTheCause(t *testing.T) {
 	if err := s.Clean(fmt.Errorf("oops: %w", cause)); err.Error() != "oops: bad ***" || !errors.Is(err, cause) {
 		t.Error(err)
 	}
-	if err := s.Clean(errors.New("ERR unknown command 'AUTH', with args beginning with: 'me' 'secr")); err.Error() != "ERR unknown command 'AUTH'" {
+	unknown := s.Clean(errors.New("ERR unknown command 'AUTH', with args beginning with: 'me' 'secr"))
+	if err := unknown; err.Error() != "ERR unknown command 'AUTH'" {
 		t.Error(err)
 	}
 	if s.Clean(nil) != nil {
@@ -95,15 +96,19 @@ func TestOtherKindsOfAddresses(t *testing.T) {
 // character of a password moves it.
 func TestAddressesThatNameNoServer(t *testing.T) {
 	for _, text := range []string{
-		"redis://:hush@/#hush@prod:6380", "redis://user:123#hush@prod", "redis://prod#hush", "redis://user:123/hush@prod",
+		"redis://:hush@/#hush@prod:6380", "redis://user:123#hush@prod", "redis://prod#hush",
+		"redis://user:123/hush@prod",
 		"redis://user:12?hush@prod",
 		"redis://", "redis:///0", "redis://:7000", "redis://user:hush@", "redis://user:hush@:7000", "rediss://",
 		"redis+cluster://", "redis+cluster:///0",
-		"redis+sentinel:///hush", "redis://,", "redis://a,", "redis://,a:1", "127.0.0.1:7611:1", "redis://127.0.0.1:7611:1",
+		"redis+sentinel:///hush", "redis://,", "redis://a,", "redis://,a:1", "127.0.0.1:7611:1",
+		"redis://127.0.0.1:7611:1",
 		"::1:7000", "redis://::1", "[::1]",
-		"redis://[::1", "redis://[a]", "redis://[1.2.3.4]", "redis://a:0", "redis://a:65536", "redis://a:", "redis://a:port",
+		"redis://[::1", "redis://[a]", "redis://[1.2.3.4]", "redis://a:0", "redis://a:65536", "redis://a:",
+		"redis://a:port",
 		"redis://a b", "redis://a%2Fb",
-		"unix://host/hush.sock", "unix://", "unix://me:hush@", ":7000", "redis+cluster://a?addr=b:1", "redis://a/3?db=2",
+		"unix://host/hush.sock", "unix://", "unix://me:hush@", ":7000", "redis+cluster://a?addr=b:1",
+		"redis://a/3?db=2",
 		"redis://a\\b", "redis://-a",
 		"redis+cluster://u:hush@h1:1,u:hush@h2:2", "redis://h1:1,u:hush@h2:2", "redis+sentinel://u:hush@a,u:hush@b/m",
 		"redis://u:hu,sh@a", "redis://u:hush@hush@a",
@@ -120,7 +125,12 @@ func TestAddressesThatNameNoServer(t *testing.T) {
 
 // The options of a query hold with each kind of address.
 func TestOptionsInAddresses(t *testing.T) {
-	for _, text := range []string{"redis://a?client_name=me", "redis://a/?client_name=me", "redis+cluster://a?client_name=me", "redis+cluster://a,b/0?client_name=me"} {
+	for _, text := range []string{
+		"redis://a?client_name=me",
+		"redis://a/?client_name=me",
+		"redis+cluster://a?client_name=me",
+		"redis+cluster://a,b/0?client_name=me",
+	} {
 		s, err := connectBy(text, access{})
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
@@ -150,7 +160,10 @@ func called(s *Server) []string {
 // Whatever a user writes as the password, unescaped, the server that is called is the one behind
 // the last @, or none. No text has a part of the password.
 func FuzzPasswords(f *testing.F) {
-	for _, password := range []string{"", "#", "@/#", "/", "?", "@evil:1/", "@evil:1?", "@evil:1,", "%zz", "%40", "\\", " ", "[", "]", ":", "\x00", "#@", "/@x#", ",", "@evil:1,u:"} {
+	for _, password := range []string{
+		"", "#", "@/#", "/", "?", "@evil:1/", "@evil:1?", "@evil:1,", "%zz", "%40", "\\", " ", "[", "]", ":", "\x00",
+		"#@", "/@x#", ",", "@evil:1,u:",
+	} {
 		f.Add("redis", "user", password, "")
 		f.Add("redis+cluster", "", password, "/0")
 		f.Add("rediss", "u@x", password, "/3?read_timeout=1s")
@@ -227,7 +240,8 @@ func FuzzAddresses(f *testing.F) {
 			}
 			written, withPort := strings.CutPrefix(name, host)
 			if n, err := strconv.Atoi(strings.TrimPrefix(written, ":")); !withPort || host == "" ||
-				!(written == "" && port == "6379" && found || written != "" && written[0] == ':' && err == nil && strconv.Itoa(n) == port) {
+				!(written == "" && port == "6379" && found ||
+					written != "" && written[0] == ':' && err == nil && strconv.Itoa(n) == port) {
 				t.Errorf("%q: it calls %q", text, all)
 			}
 		}

@@ -73,7 +73,8 @@ func (s *Server) Explain(err error) error {
 		} else {
 			advice += "? The address comes from " + s.from
 		}
-	case errors.As(err, &answer) && (strings.Contains(text, "invalid username-password") || strings.Contains(text, "AUTH")):
+	case errors.As(err, &answer) &&
+		(strings.Contains(text, "invalid username-password") || strings.Contains(text, "AUTH")):
 		advice = "is RRL_PASSWORD right?"
 	case errors.As(err, &untrusted):
 		advice = "give the CA's certificate by --ca"

@@ -77,7 +77,8 @@ func TestALinkNeedsAnAddressAndAPassword(t *testing.T) {
 		"redis://nobody:hush@" + locked.Addr:          "the password or the user is wrong",
 		"redis://" + redistest.Shared(t).Addr + "/99": "DB index is out of range",
 	} {
-		if _, err := connect.Dial(t.Context(), connect.Flags{Address: address, Timeout: time.Minute}, io.Discard); err == nil ||
+		if _, err := connect.Dial(t.Context(), connect.Flags{Address: address, Timeout: time.Minute},
+			io.Discard); err == nil ||
 			!strings.Contains(err.Error(), part) {
 			t.Errorf("%s: %v, want %s", address, err, part)
 		}
@@ -109,7 +110,8 @@ func TestALinkThatIsRefusedLater(t *testing.T) {
 func TestALinkToAServerThatHangs(t *testing.T) {
 	server := redistest.Real(t)
 	server.Pause()
-	l, err := connect.Dial(t.Context(), connect.Flags{Address: server.URL(), Timeout: 300 * time.Millisecond}, io.Discard)
+	l, err := connect.Dial(t.Context(), connect.Flags{Address: server.URL(), Timeout: 300 * time.Millisecond},
+		io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,9 @@ func (p *patience) within(ctx context.Context, do func(context.Context) error) e
 	defer cancel()
 	if p.errs != nil {
 		defer render.Later(func() {
-			p.told.Do(func() { fmt.Fprintf(p.errs, "rrl: waiting for %s, at most %s\n", p.where, span.Text(p.timeout)) })
+			p.told.Do(func() {
+				fmt.Fprintf(p.errs, "rrl: waiting for %s, at most %s\n", p.where, span.Text(p.timeout))
+			})
 		})()
 	}
 	err := do(bounded)

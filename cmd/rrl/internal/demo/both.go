@@ -33,7 +33,8 @@ func frameBoth(f figures, width, height int) []string {
 	inGo, inJava := shares(f.granted, f.java.granted)
 	row := func(name, share string, s side) string {
 		return fmt.Sprintf(
-			"%-*s%9s %9s %9s  %s", render.LabelCells, name, render.Thousands(s.granted), share, render.Thousands(s.denied),
+			"%-*s%9s %9s %9s  %s", render.LabelCells, name, render.Thousands(s.granted), share,
+			render.Thousands(s.denied),
 			render.Wait(s.longest),
 		)
 	}
@@ -93,7 +94,8 @@ func stack(f figures, width, height int) []string {
 		lines = append(lines, strings.Repeat(" ", len(label)+1+columns-len(shown))+colours(row.String()))
 	}
 	return append(lines, fmt.Sprintf("in use, every %s: %s Go, %s Java; at most %s in any %s",
-		span.Text(sampledEvery), colours("G"), colours("J"), render.Thousands(f.rate.Permits), span.Text(f.rate.Interval)))
+		span.Text(sampledEvery), colours("G"), colours("J"), render.Thousands(f.rate.Permits),
+		span.Text(f.rate.Interval)))
 }
 
 // colours draws the cells that are written as G and J.

@@ -132,7 +132,8 @@ func demoOn(
 	if !created && rate != wanted {
 		render.Line(
 			out, 0,
-			fmt.Sprintf("The limiter was there already, with the rate %v. That one stays and is used, not %v.", rate, wanted),
+			fmt.Sprintf("The limiter was there already, with the rate %v. That one stays and is used, not %v.",
+				rate, wanted),
 		)
 	} else if !created {
 		fmt.Fprintln(out, "The limiter was there already, with this rate.")
@@ -163,8 +164,8 @@ func demoOn(
 	}
 
 	d.traffic = newTraffic(o.Load, stop)
-	// Workers and pollers are two clients, so that they share only through Redis. With a rate for each
-	// client they are one: there would be nothing to share.
+	// Workers and pollers are two clients, so that they share only through Redis. With a rate for
+	// each client they are one: there would be nothing to share.
 	workers := rratelimiter.NewClient(s.Redis, rratelimiter.WithObserver(d.traffic))
 	options := []rratelimiter.Option{rratelimiter.WithObserver(d.traffic)}
 	if rate.Type == rratelimiter.PerClient {
@@ -337,7 +338,8 @@ func (d *course) summary(out io.Writer, v verdict) {
 		line("denied", "%s of pollers", render.Number(t.denied, "request"))
 		line("longest wait", "%s", render.Wait(t.longest))
 	} else {
-		line("denied", "%s of pollers in Go, %s in Java", render.Number(t.denied, "request"), render.Thousands(t.java.denied))
+		line("denied",
+			"%s of pollers in Go, %s in Java", render.Number(t.denied, "request"), render.Thousands(t.java.denied))
 		line("longest wait", "%s in Go, %s in Java", render.Wait(t.longest), render.Wait(t.java.longest))
 	}
 	if p.over > 0 {

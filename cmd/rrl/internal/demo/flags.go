@@ -16,8 +16,8 @@ import (
 const Help = `demo sets the rate of a limiter and lets two kinds of callers use it, as if they were two processes: workers that
 block in Acquire until their permits are granted, and pollers that TryAcquire and are denied when none are free.
 
-It needs no installation: a server is embedded. With --redis it uses a real one, where a Java service can join; it prints
-the Java code. A limiter that exists already keeps its rate and stays; only one that the demo made is removed.
+It needs no installation: a server is embedded. With --redis it uses a real one, where a Java service can join; it
+prints the Java code. A limiter that exists already keeps its rate and stays; only one that the demo made is removed.
 
 With --java, a JVM with a real Redisson uses the limiter, too, with as many workers and pollers as there are in Go. That
 needs a JDK, Maven, which gets the jars of Redisson the first time, and redis-server. The demo starts a redis-server in

@@ -47,7 +47,8 @@ func frame(f figures, width, height int) []string {
 	cells := render.BarCells(width)
 	lines := head(f, width, cells)
 	lines = append(
-		lines, "", render.Dim.Render(table("", strings.Repeat(" ", cells-8), cells, "granted", "denied", "longest", "now")),
+		lines, "", render.Dim.Render(table("",
+			strings.Repeat(" ", cells-8), cells, "granted", "denied", "longest", "now")),
 	)
 
 	var tail []string
@@ -55,7 +56,8 @@ func frame(f figures, width, height int) []string {
 		tail = append(tail, table("others", "", cells, render.Thousands(f.others), "", "", ""))
 	}
 	tail = append(tail,
-		table("all", "", cells, render.Thousands(f.granted+f.others), render.Thousands(f.denied), render.Wait(f.longest), ""))
+		table("all",
+			"", cells, render.Thousands(f.granted+f.others), render.Thousands(f.denied), render.Wait(f.longest), ""))
 	for _, note := range []string{f.changed, f.repaired} {
 		if note != "" {
 			tail = append(tail, render.Warm.Render(note))
@@ -80,7 +82,8 @@ func page(f figures, java string, width, height int) []string {
 // title draws the first line.
 func title(f figures, width int) string {
 	return render.Edges(
-		render.Strong.Render("rrl demo")+"  "+f.name+"  "+render.Strong.Render(f.rate.String())+"  "+f.where, f.time(), width,
+		render.Strong.Render("rrl demo")+"  "+f.name+"  "+render.Strong.Render(f.rate.String())+"  "+f.where, f.time(),
+		width,
 	)
 }
 
@@ -97,7 +100,8 @@ func head(f figures, width, cells int) []string {
 		labelled("window", use.Render(render.Bar(f.used, f.rate.Permits, cells, "█", "░")),
 			fmt.Sprintf("%s of %s in use", render.Thousands(f.used), render.Thousands(f.rate.Permits))),
 		labelled(
-			"", strings.Repeat(" ", cells), fmt.Sprintf("%s free, %d waiting", render.Number(free, "permit"), f.waiting),
+			"", strings.Repeat(" ", cells),
+			fmt.Sprintf("%s free, %d waiting", render.Number(free, "permit"), f.waiting),
 		),
 		labelled("grants", render.Sparks(f.columns), fmt.Sprintf("from %s ago to now", span.Text(f.rate.Interval))),
 	}, compared(f, cells)...)
@@ -110,11 +114,13 @@ func compared(f figures, cells int) []string {
 		verdict = render.Bad
 	}
 	return []string{
-		labelled("throughput", render.Good.Render(render.Bar(int64(f.average*1000), f.rate.Permits*1000, cells, "█", "░")),
+		labelled("throughput",
+			render.Good.Render(render.Bar(int64(f.average*1000), f.rate.Permits*1000, cells, "█", "░")),
 			f.throughput()),
 		labelled(
 			"largest", verdict.Render(render.Bar(f.largest, f.rate.Permits, cells, "█", "░")),
-			fmt.Sprintf("%s of %s, %s", render.Thousands(f.largest), render.Thousands(f.rate.Permits), verdict.Render(f.kept())),
+			fmt.Sprintf("%s of %s, %s",
+				render.Thousands(f.largest), render.Thousands(f.rate.Permits), verdict.Render(f.kept())),
 		),
 	}
 }
@@ -126,7 +132,8 @@ func labelled(label, bar, figure string) string {
 // table draws one row of the table of callers.
 func table(name, bar string, cells int, granted, denied, longest, now string) string {
 	return fmt.Sprintf(
-		"%-*s%s%*s %8s %9s  %s", render.LabelCells, name, bar, cells+2-lipgloss.Width(bar), granted, denied, longest, now,
+		"%-*s%s%*s %8s %9s  %s", render.LabelCells, name, bar, cells+2-lipgloss.Width(bar), granted, denied, longest,
+		now,
 	)
 }
 

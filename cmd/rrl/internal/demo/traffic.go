@@ -98,7 +98,8 @@ type traffic struct {
 	java    side
 	unknown int64 // permits of requests that returned ErrOutcomeUnknown
 	calls   int64 // to Redis
-	// permits that calls took, including those of leases; a call that is in flight is not counted yet
+	// permits that calls took, including those of leases; a call that is in flight is not counted
+	// yet
 	taken    int64
 	ahead    int64 // permits taken ahead, for leases
 	returned int64 // of them, given back

@@ -21,9 +21,20 @@ import (
 
 func someFigures(callers, columns int) figures {
 	f := figures{
-		name: "rrl-demo", where: "embedded server", alone: true, length: 5 * time.Second, elapsed: 3100 * time.Millisecond,
-		side: side{granted: 154, denied: 20, longest: 376 * time.Millisecond}, waiting: 3,
-		picture: picture{rate: perSecond(50), used: 47, columns: make([]int64, columns), average: 49.5, over: 3, largest: 50},
+		name:    "rrl-demo",
+		where:   "embedded server",
+		alone:   true,
+		length:  5 * time.Second,
+		elapsed: 3100 * time.Millisecond,
+		side:    side{granted: 154, denied: 20, longest: 376 * time.Millisecond}, waiting: 3,
+		picture: picture{
+			rate:    perSecond(50),
+			used:    47,
+			columns: make([]int64, columns),
+			average: 49.5,
+			over:    3,
+			largest: 50,
+		},
 	}
 	for i := range callers {
 		f.callers = append(
@@ -41,7 +52,8 @@ func TestFrameFitsTheTerminal(t *testing.T) {
 			f.alone = callers == 6
 			f.changed = strings.Repeat("somebody ", 20)
 			for _, lines := range [][]string{
-				frame(f, size[0], size[1]), page(f, "line\nline", size[0], size[1]), frame(withJava(f), size[0], size[1]),
+				frame(f, size[0], size[1]), page(f, "line\nline", size[0], size[1]),
+				frame(withJava(f), size[0], size[1]),
 			} {
 				if len(lines) > size[1] {
 					t.Errorf("%v, %d callers: %d lines", size, callers, len(lines))
@@ -58,8 +70,10 @@ func TestFrameFitsTheTerminal(t *testing.T) {
 
 func TestFrameSaysWhatHappens(t *testing.T) {
 	text := ansi.Strip(strings.Join(frame(someFigures(60, render.BarCells(80)), 80, 24), "\n"))
-	for _, want := range []string{"rrl-demo  50/s", "3.1s of 5s", "47 of 50 in use", "3 permits free, 3 waiting", "49.5/s of 50",
-		"50 of 50, limit kept", "waits", "49 more", "376 ms", "q stops"} {
+	for _, want := range []string{
+		"rrl-demo  50/s", "3.1s of 5s", "47 of 50 in use", "3 permits free, 3 waiting", "49.5/s of 50",
+		"50 of 50, limit kept", "waits", "49 more", "376 ms", "q stops",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -85,8 +99,11 @@ func withJava(f figures) figures {
 
 func TestFrameWithJava(t *testing.T) {
 	text := ansi.Strip(strings.Join(frame(withJava(someFigures(6, render.BarCells(80))), 80, 24), "\n"))
-	for _, want := range []string{"rrl-demo  50/s  Redisson 4.7.0", "50 ─────", "█ Go, ▒ Java; at most 50 in any 1s", "Go 43 %, Java 57 %",
-		"50 of 50, limit kept", "49.5/s of 50", "Go                154      43 %        20  376 ms", "Java              206      57 %        30  700 ms"} {
+	for _, want := range []string{
+		"rrl-demo  50/s  Redisson 4.7.0", "50 ─────", "█ Go, ▒ Java; at most 50 in any 1s", "Go 43 %, Java 57 %",
+		"50 of 50, limit kept", "49.5/s of 50", "Go                154      43 %        20  376 ms",
+		"Java              206      57 %        30  700 ms",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -97,7 +114,9 @@ func TestFrameWithJava(t *testing.T) {
 }
 
 func TestStack(t *testing.T) {
-	f := figures{picture: picture{rate: perSecond(4), samples: []sample{{0, 0}, {1, 1}, {2, 2}, {4, 0}, {0, 4}, {3, 2}}}}
+	f := figures{
+		picture: picture{rate: perSecond(4), samples: []sample{{0, 0}, {1, 1}, {2, 2}, {4, 0}, {0, 4}, {3, 2}}},
+	}
 	lines := stack(f, 10, 4)
 	for i := range lines {
 		lines[i] = ansi.Strip(lines[i])
@@ -118,12 +137,15 @@ func TestPlainLineIsASCII(t *testing.T) {
 	f := someFigures(2, 0)
 	f.others = 3
 	line := plainLine(f)
-	for _, want := range []string{"  3.1s [#########.] 47/50 granted 154 denied 20 waiting 3, 49.5/s, largest 50, others 3"} {
+	for _, want := range []string{
+		"  3.1s [#########.] 47/50 granted 154 denied 20 waiting 3, 49.5/s, largest 50, others 3",
+	} {
 		if !strings.Contains(line, want) {
 			t.Errorf("no %q in %q", want, line)
 		}
 	}
-	if got, want := plainLine(withJava(f)), "  3.1s [GGGGJJJJJ.] 47/50 Go 154 (43 %) Java 206 (57 %), 49.5/s, largest 50, others 3"; got != want {
+	if got, want := plainLine(withJava(f)),
+		"  3.1s [GGGGJJJJJ.] 47/50 Go 154 (43 %) Java 206 (57 %), 49.5/s, largest 50, others 3"; got != want {
 		t.Errorf("%q", got)
 	}
 	f.largest = 51
@@ -193,16 +215,28 @@ func TestJava(t *testing.T) {
 	}
 	defer s.Close()
 	text := javaSnippet(s, "a\"b\u00e9\U0001F600\n", rratelimiter.Rate{Permits: 5, Interval: 250 * time.Millisecond}, 2)
-	for _, want := range []string{`.setAddress("rediss://host:7000").setDatabase(3)`, `.setUsername("me")`, `System.getenv("REDIS_PASSWORD")`,
-		`getRateLimiter("a\"b\u00e9\ud83d\ude00\n")`, "trySetRate(RateType.OVERALL, 5, 250, RateIntervalUnit.MILLISECONDS)", "acquire(2)"} {
+	for _, want := range []string{
+		`.setAddress("rediss://host:7000").setDatabase(3)`, `.setUsername("me")`, `System.getenv("REDIS_PASSWORD")`,
+		`getRateLimiter("a\"b\u00e9\ud83d\ude00\n")`,
+		"trySetRate(RateType.OVERALL, 5, 250, RateIntervalUnit.MILLISECONDS)", "acquire(2)",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
 	}
 	text = javaSnippet(
-		s, "x", rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 5, Interval: time.Hour, KeepAlive: 2 * time.Hour}, 1,
+		s, "x", rratelimiter.Rate{
+			Type:      rratelimiter.PerClient,
+			Permits:   5,
+			Interval:  time.Hour,
+			KeepAlive: 2 * time.Hour,
+		}, 1,
 	)
-	for _, want := range []string{"3.38", "RateType.PER_CLIENT, 5, Duration.ofMillis(3600000), Duration.ofMillis(7200000)", "own permits"} {
+	for _, want := range []string{
+		"3.38",
+		"RateType.PER_CLIENT, 5, Duration.ofMillis(3600000), Duration.ofMillis(7200000)",
+		"own permits",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in\n%s", want, text)
 		}

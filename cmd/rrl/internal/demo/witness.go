@@ -105,7 +105,10 @@ func stored(r rratelimiter.Rate) string {
 func newWitness(rdb redis.UniversalClient, name string, r rratelimiter.Rate, client string, own func() int64) *witness {
 	return &witness{
 		rdb: rdb, config: name, permits: permitsKey(name, r, client), own: own,
-		rate: r, seen: map[string]sighting{}, checker: window.NewChecker(r.Interval), scores: window.NewChecker(r.Interval),
+		rate:    r,
+		seen:    map[string]sighting{},
+		checker: window.NewChecker(r.Interval),
+		scores:  window.NewChecker(r.Interval),
 	}
 }
 
@@ -361,8 +364,14 @@ type picture struct {
 func (w *witness) picture(columns int) picture {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := picture{rate: w.rate, recorded: w.recorded, others: w.others, changed: w.changed, columns: make([]int64, columns),
-		samples: slices.Clone(w.samples)}
+	p := picture{
+		rate:     w.rate,
+		recorded: w.recorded,
+		others:   w.others,
+		changed:  w.changed,
+		columns:  make([]int64, columns),
+		samples:  slices.Clone(w.samples),
+	}
 	p.largest, _ = w.largest()
 	// Records that were live at the beginning of the poll may have expired during it, and their
 	// permits may be in other records.
@@ -450,7 +459,12 @@ func (w *witness) end(at time.Time) {
 func (w *witness) judge(log *window.Checker, least, most int64) verdict {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	v := verdict{recorded: w.recorded, others: max(w.recorded-most, 0), doubt: most - least, complete: w.missed.IsZero()}
+	v := verdict{
+		recorded: w.recorded,
+		others:   max(w.recorded-most, 0),
+		doubt:    most - least,
+		complete: w.missed.IsZero(),
+	}
 	v.largest, v.scores = w.largest()
 	var at time.Time
 	v.log, at = log.Largest()

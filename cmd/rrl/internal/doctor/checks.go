@@ -18,7 +18,15 @@ import (
 func judge(v *survey.Survey) (all []Finding) {
 	add := func(s Severity, code, text, advice string) {
 		all = append(
-			all, Finding{Severity: s, Code: code, Name: v.Name, Client: v.Client, About: true, Text: text, Advice: advice},
+			all, Finding{
+				Severity: s,
+				Code:     code,
+				Name:     v.Name,
+				Client:   v.Client,
+				About:    true,
+				Text:     text,
+				Advice:   advice,
+			},
 		)
 	}
 	name := render.ShellName(v.Name)
@@ -33,7 +41,8 @@ func judge(v *survey.Survey) (all []Finding) {
 		return all
 	}
 	if v.Rate.Permits == 0 {
-		add(Note, "refuses-all", "its rate is 0: every request is refused", "rrl set "+name+" RATE allows requests again")
+		add(Note, "refuses-all", "its rate is 0: every request is refused",
+			"rrl set "+name+" RATE allows requests again")
 	}
 	if v.Doubtful.Records > 0 {
 		add(
@@ -65,12 +74,17 @@ func judge(v *survey.Survey) (all []Finding) {
 			switch {
 			case f.Odd != "" || f.Others.Records == 0:
 			case f.Format != rratelimiter.Redisson321:
-				add(Error, "keep-alive-old-java", fmt.Sprintf("it has a keep-alive of %s, and %s clients use it: they don't "+
-					"renew the limiter's TTL, so Redis removes the limiter while they use it", span.Text(v.Rate.KeepAlive), f.Format),
-					"rrl set "+name+" "+rateArgument(v.Rate)+" --keep-alive 0, or update these clients to 3.38.0 or later")
+				add(Error, "keep-alive-old-java",
+					fmt.Sprintf("it has a keep-alive of %s, and %s clients use it: they don't "+
+						"renew the limiter's TTL, so Redis removes the limiter while they use it",
+						span.Text(v.Rate.KeepAlive), f.Format),
+					"rrl set "+name+" "+rateArgument(v.Rate)+
+						" --keep-alive 0, or update these clients to 3.38.0 or later")
 			default:
-				add(Note, "keep-alive-java", fmt.Sprintf("it has a keep-alive of %s, and Redisson uses it: releases before 3.38.0 "+
-					"don't renew it", span.Text(v.Rate.KeepAlive)), "make sure that no Redisson is older than 3.38.0")
+				add(Note, "keep-alive-java",
+					fmt.Sprintf("it has a keep-alive of %s, and Redisson uses it: releases before 3.38.0 "+
+						"don't renew it", span.Text(v.Rate.KeepAlive)),
+					"make sure that no Redisson is older than 3.38.0")
 			}
 		}
 	}
@@ -86,7 +100,8 @@ func judge(v *survey.Survey) (all []Finding) {
 			fmt.Sprintf("%s in %s dated up to %s ahead of Redis's clock: they return that much too late",
 				render.Number(v.Future.Permits, "permit"), render.Number(int64(v.Future.Records), "record"),
 				render.Lasting(v.Farthest.Sub(v.At).Round(time.Millisecond))),
-			"set the clock of the client right (rrl show "+names+" names the writers); rrl reset "+names+" --yes frees the permits now",
+			"set the clock of the client right (rrl show "+names+" names the writers); rrl reset "+names+
+				" --yes frees the permits now",
 		)
 	}
 	if v.Client == "" {
@@ -103,7 +118,8 @@ func judge(v *survey.Survey) (all []Finding) {
 	}
 	if records := v.Live.Records + v.Expired.Records; records > confirmable {
 		add(Note, "many-records", render.Number(int64(records), "record")+": about "+
-			fmt.Sprintf("%d MB", records/10_000)+", and an old Redisson expires them all in one call, which blocks Redis",
+			fmt.Sprintf("%d MB", records/10_000)+
+			", and an old Redisson expires them all in one call, which blocks Redis",
 			"give Go clients WithGranularity")
 	}
 	return all
@@ -118,7 +134,8 @@ func mortal(v *survey.Survey) []Finding {
 	return []Finding{{Severity: Note, Code: "expires", Name: v.Name, About: true,
 		Text: "it has a TTL (" + render.Lasting(v.Keys[0].TTL) + ") and no keep-alive: " +
 			"unless a program renews the TTL, it ends while the limiter is used, and grants that still count are forgotten",
-		Advice: "rrl set " + render.ShellName(v.Name) + " " + rateArgument(v.Rate) + " --keep-alive " + span.Text(keep) +
+		Advice: "rrl set " + render.ShellName(v.Name) + " " + rateArgument(v.Rate) + " --keep-alive " +
+			span.Text(keep) +
 			", if no Redisson before 3.38.0 uses it"}}
 }
 
@@ -131,7 +148,8 @@ func adding(v *survey.Survey, would rratelimiter.Repaired) Finding {
 		f.Advice += "; no permit is free then for " + render.Lasting(would.Blocked)
 	}
 	if reason := Harm(would, v); reason != "" {
-		f.Advice = "do not repair it: " + reason + ". Find out who writes these records (rrl show " + name + "), then rrl reset " + name + " --yes"
+		f.Advice = "do not repair it: " + reason + ". Find out who writes these records (rrl show " + name +
+			"), then rrl reset " + name + " --yes"
 	}
 	records := v.Live.Records + v.Expired.Records
 	switch {
@@ -203,7 +221,8 @@ func (h host) judge(shortest time.Duration, kept bool) (all []Finding) {
 	const clocks = "keep clocks in step (NTP), or use WithServerTime in Go"
 	switch {
 	case off >= time.Second || shortest > 0 && off >= 50*time.Millisecond && off > shortest/10:
-		add(Error, "clock-skew", said+": a client on this host frees permits too early or too late by this time", clocks)
+		add(Error, "clock-skew", said+": a client on this host frees permits too early or too late by this time",
+			clocks)
 	case off >= 50*time.Millisecond:
 		add(Warning, "clock-skew", said, clocks)
 	}
@@ -241,7 +260,8 @@ func (h host) judge(shortest time.Duration, kept bool) (all []Finding) {
 	case used > limit/10*9:
 		add(
 			Warning, "memory",
-			fmt.Sprintf("%s of maxmemory is used: once it is full, no permit is granted any more", percent(used, limit)),
+			fmt.Sprintf("%s of maxmemory is used: once it is full, no permit is granted any more",
+				percent(used, limit)),
 			"give Redis more memory, or give Go clients WithGranularity",
 		)
 	}

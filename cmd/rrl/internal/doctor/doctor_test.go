@@ -50,8 +50,14 @@ func TestDoctorKnowsServers(t *testing.T) {
 		{host{info: map[string]string{"redis_version": "255.255.255"}}, 0, ""},
 		{host{info: map[string]string{"redis_version": "unstable"}}, 0, ""},
 		{host{info: map[string]string{"role": "slave"}}, 0, "error replica"},
-		{host{info: map[string]string{"cluster_enabled": "1"}, settings: map[string]string{"cluster-require-full-coverage": "yes"}}, 0,
-			"note full-coverage"},
+		{
+			host{
+				info:     map[string]string{"cluster_enabled": "1"},
+				settings: map[string]string{"cluster-require-full-coverage": "yes"},
+			},
+			0,
+			"note full-coverage",
+		},
 		{host{ahead: 40 * time.Millisecond}, 10 * time.Millisecond, ""},
 		{host{ahead: -80 * time.Millisecond}, time.Minute, "warning clock-skew"},
 		{host{ahead: -80 * time.Millisecond, error: 40 * time.Millisecond}, time.Minute, ""},

@@ -47,14 +47,16 @@ func TestMeansAreOverTheSecondsThatWereSeen(t *testing.T) {
 		{v.Seen, 7.5, true},
 		{[]Span{{at.Add(-4 * time.Second), at}}, 50. / 3, true},
 		{
-			[]Span{{at.Add(-20 * time.Second), at.Add(-8 * time.Second)}, {at.Add(-1500 * time.Millisecond), at}}, 75. / 3, true,
+			[]Span{{at.Add(-20 * time.Second), at.Add(-8 * time.Second)}, {at.Add(-1500 * time.Millisecond), at}},
+			75. / 3, true,
 		},
 		{[]Span{{at.Add(-1400 * time.Millisecond), at}}, 0, false},
 		{nil, 0, false},
 	} {
 		v.Seen = c.seen
 		if mean, known := v.Mean(10); mean != c.want || known != c.known {
-			t.Errorf("%v a second (known: %v), want %v (%v), of what was seen in %v", mean, known, c.want, c.known, c.seen)
+			t.Errorf("%v a second (known: %v), want %v (%v), of what was seen in %v",
+				mean, known, c.want, c.known, c.seen)
 		}
 		if _, seen := v.LastSecond(); seen != c.known {
 			t.Errorf("the last second was seen: %v, in %v", seen, c.seen)

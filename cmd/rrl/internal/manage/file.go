@@ -61,7 +61,8 @@ func ReadLimits(data []byte) ([]Wanted, error) {
 	}
 	entries := top.Content[1]
 	if entries.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("line %d: limits must have an entry for each limiter, such as orders: 100/s", entries.Line)
+		return nil, fmt.Errorf("line %d: limits must have an entry for each limiter, such as orders: 100/s",
+			entries.Line)
 	}
 	var all []Wanted
 	seen := map[string]int{}
@@ -72,7 +73,8 @@ func ReadLimits(data []byte) ([]Wanted, error) {
 			return nil, fmt.Errorf("line %d: this is not a name", key.Line)
 		}
 		if seen[name] > 0 {
-			return nil, fmt.Errorf("line %d: %s is there already, in line %d", key.Line, render.Printable(name), seen[name])
+			return nil, fmt.Errorf("line %d: %s is there already, in line %d",
+				key.Line, render.Printable(name), seen[name])
 		}
 		seen[name] = key.Line
 		w, err := readLimit(value)

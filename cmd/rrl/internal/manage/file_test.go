@@ -19,9 +19,12 @@ func TestReadLimitsNamesTheLineOfAFault(t *testing.T) {
 		"limits:\n  a: [5/s\n": "yaml: line 3: did not find expected",
 		"limits: {a: 5/s}\n---\nlimits: {b: 5/s}":                            "line 2: the file has a second document",
 		"limits:\n  a:\n    rate: 5/s\n    reset: no way\n    per-client: x": "into bool; line 5: cannot construct",
-		"limits: {~: 5/s}":                                               "line 1: this is not a name",
-		"limits: {a: {rate: 5/s, reset: maybe}}":                         "a: line 1: cannot construct !!str `maybe` into bool",
-		"limits:\n  a:\n    rate: 5/s per client\n    per-client: false": "line 4: per-client is false, but the rate \"5/s per client\" is per client",
+		"limits: {~: 5/s}":                       "line 1: this is not a name",
+		"limits: {a: {rate: 5/s, reset: maybe}}": "a: line 1: cannot construct !!str `maybe` into bool",
+
+		"limits:\n  a:\n    rate: 5/s per client\n    per-client: false": "line 4: per-client is false, " +
+			"but the rate \"5/s per client\" is per client",
+
 		"limits:\n  a:\n    keep-alive: 2h\n    rate: 5/s keep-alive 1h": "line 3: keep-alive is given twice",
 		"limits:\n  a:\n    keep-alive: 0s\n    rate: 5/s keep-alive 1h": "line 3: keep-alive is given twice",
 	} {

@@ -85,7 +85,8 @@ func readable(ctx context.Context, l *connect.Limiter) (r rratelimiter.Rate, err
 	if stored.Fields["type"] == "1" {
 		r.Type = rratelimiter.PerClient
 	}
-	if ms, _ := strconv.ParseInt(stored.Fields["keepAliveTime"], 10, 64); ms > 0 { // the largest number, if it is larger
+	// the largest number, if it is larger
+	if ms, _ := strconv.ParseInt(stored.Fields["keepAliveTime"], 10, 64); ms > 0 {
 		r.KeepAlive = protocol.Millis(ms)
 	}
 	return r, err

@@ -30,10 +30,12 @@ func newStateFigures(own promauto.Factory, byClient bool) *stateFigures {
 		limit:     gauge("limit_permits", "Permits that may be granted in any interval."),
 		interval:  gauge("interval_seconds", "The interval of the limit."),
 		available: gauge("available_permits", "Permits free now, expired ones counted as free."),
-		live:      gauge("live_permits", "Permits in live records: granted within the last interval, by Go and by Java."),
-		records:   gauge("records", "Live records, each of one or more grants within the last interval."),
-		oldest:    gauge("oldest_record_age_seconds", "Age of the oldest live record; below 0: it is dated in the future."),
-		ttl:       gauge("ttl_seconds", "Time until Redis removes the limiter, if it has a TTL."),
+		live: gauge("live_permits",
+			"Permits in live records: granted within the last interval, by Go and by Java."),
+		records: gauge("records", "Live records, each of one or more grants within the last interval."),
+		oldest: gauge("oldest_record_age_seconds",
+			"Age of the oldest live record; below 0: it is dated in the future."),
+		ttl: gauge("ttl_seconds", "Time until Redis removes the limiter, if it has a TTL."),
 		consistent: gauge("consistent", "1 if free permits and records add up to the limit; "+
 			"0 if they don't, or the limiter can't be used."),
 	}

@@ -61,7 +61,8 @@ func New(ctx context.Context, link *connect.Link, o Options, errs io.Writer) *Ex
 	return &Exporter{
 		ctx: ctx, link: link, errs: errs, Options: o, turn: make(chan struct{}, 1),
 		errors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rratelimiter_export_errors_total", Help: "Failed searches for limiters, and failed reads of a limiter.",
+			Name: "rratelimiter_export_errors_total",
+			Help: "Failed searches for limiters, and failed reads of a limiter.",
 		}),
 	}
 }

@@ -167,23 +167,29 @@ func TestExportShowsWhatGoAndJavaUse(t *testing.T) {
 			"export_up": 1, "export_skipped_limiters": 0, "export_errors_total": 0,
 
 			`state_limit_permits{limiter="a"}`: 100, `state_interval_seconds{limiter="a"}`: 3600,
-			`state_available_permits{limiter="a"}`: 73, `state_live_permits{limiter="a"}`: 27, `state_records{limiter="a"}`: 2,
+			`state_available_permits{limiter="a"}`:         73,
+			`state_live_permits{limiter="a"}`:              27,
+			`state_records{limiter="a"}`:                   2,
 			`state_oldest_record_age_seconds{limiter="a"}`: 600, `state_ttl_seconds{limiter="a"}`: 5400,
 			`state_consistent{limiter="a"}`: 1,
 
 			`state_limit_permits{limiter="b"}`: 5, `state_interval_seconds{limiter="b"}`: .25,
-			`state_available_permits{limiter="b"}`: 5, `state_live_permits{limiter="b"}`: 0, `state_records{limiter="b"}`: 0,
-			`state_consistent{limiter="b"}`: 1,
+			`state_available_permits{limiter="b"}`: 5,
+			`state_live_permits{limiter="b"}`:      0,
+			`state_records{limiter="b"}`:           0,
+			`state_consistent{limiter="b"}`:        1,
 
 			// It does not add up, by a record from the future; its name is no UTF-8.
 			`state_limit_permits{limiter="\"c\\n\\xff\""}`: 10, `state_interval_seconds{limiter="\"c\\n\\xff\""}`: 3600,
 			`state_available_permits{limiter="\"c\\n\\xff\""}`: 10, `state_live_permits{limiter="\"c\\n\\xff\""}`: 1,
-			`state_records{limiter="\"c\\n\\xff\""}`: 1, `state_oldest_record_age_seconds{limiter="\"c\\n\\xff\""}`: -600,
-			`state_consistent{limiter="\"c\\n\\xff\""}`: 0,
+			`state_records{limiter="\"c\\n\\xff\""}`:                   1,
+			`state_oldest_record_age_seconds{limiter="\"c\\n\\xff\""}`: -600,
+			`state_consistent{limiter="\"c\\n\\xff\""}`:                0,
 
 			`state_consistent{limiter="d"}`: 0, // its rate is no number
 
-			`state_limit_permits{limiter="e"}`: 3, `state_interval_seconds{limiter="e"}`: 1, // each client's permits are its own
+			// each client's permits are its own
+			`state_limit_permits{limiter="e"}`: 3, `state_interval_seconds{limiter="e"}`: 1,
 		})
 	})
 }
@@ -199,7 +205,8 @@ func TestExportLinksToItsMetrics(t *testing.T) {
 		if answer.Body.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if answer.StatusCode != want || strings.Contains(string(text), `<a href="metrics">`) != (want == http.StatusOK) {
+		if answer.StatusCode != want ||
+			strings.Contains(string(text), `<a href="metrics">`) != (want == http.StatusOK) {
 			t.Errorf("%s: %s\n%s", path, answer.Status, text)
 		}
 	}
@@ -212,7 +219,8 @@ func TestExportShowsClients(t *testing.T) {
 		s.state("e", "y", "0", -1000, rrltest.JavaRecord(rratelimiter.Redisson321, 3))
 		all := startExport(t, s.s.URL(), func(e *Exporter) { e.Client = survey.Everyone }).scrape(time.Minute)
 		one := startExport(t, s.s.URL(), func(e *Exporter) { e.Client = "y" }).scrape(time.Minute)
-		few := startExport(t, s.s.URL(), func(e *Exporter) { e.Client, e.Most = survey.Everyone, 1 }).scrape(time.Minute)
+		few := startExport(t, s.s.URL(), func(e *Exporter) { e.Client, e.Most = survey.Everyone, 1 }).scrape(
+			time.Minute)
 		for client, live := range map[string]float64{"x": 1, "y": 3} {
 			key := fmt.Sprintf(`state_live_permits{client="%s",limiter="e"}`, client)
 			if got, there := all[key]; got != live {
@@ -260,7 +268,8 @@ func TestExportSearchesSometimes(t *testing.T) {
 		s.must(s.rdb.Del(t.Context(), "a").Err())
 		s.limiter("b", "5", "1000", "0")
 		expect(
-			t, x.scrape(time.Minute), map[string]float64{"export_up": 1, "export_skipped_limiters": 0, "export_errors_total": 0},
+			t, x.scrape(time.Minute),
+			map[string]float64{"export_up": 1, "export_skipped_limiters": 0, "export_errors_total": 0},
 		)
 		e.turn <- struct{}{}
 		e.listed.at = e.listed.at.Add(-2 * time.Hour)
@@ -364,7 +373,8 @@ func TestExportWhileRedisIsAwayAtTheStart(t *testing.T) {
 	server.Kill()
 	x := startExport(t, server.URL(), nil)
 	expect(
-		t, x.scrape(time.Minute), map[string]float64{"export_up": 0, "export_errors_total": 1, "export_skipped_limiters": 0},
+		t, x.scrape(time.Minute),
+		map[string]float64{"export_up": 0, "export_errors_total": 1, "export_skipped_limiters": 0},
 	)
 	server.Restart()
 	for got := 0.; got == 0; {
@@ -388,7 +398,11 @@ func TestExportAnswersInTimeForAScrape(t *testing.T) {
 		t.Errorf("when it goes on: %v", got)
 	}
 	for text, want := range map[string]time.Duration{
-		"": 9 * time.Second, "20": 18 * time.Second, "-1": 9 * time.Second, "NaN": 9 * time.Second, "1e300": 9 * time.Second,
+		"":      9 * time.Second,
+		"20":    18 * time.Second,
+		"-1":    9 * time.Second,
+		"NaN":   9 * time.Second,
+		"1e300": 9 * time.Second,
 	} {
 		if got := scrapeTime(http.Header{"X-Prometheus-Scrape-Timeout-Seconds": {text}}); got != want {
 			t.Errorf("of %q it takes %v", text, got)

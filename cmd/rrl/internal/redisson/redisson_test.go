@@ -16,7 +16,11 @@ func TestWhatIsMissing(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "--redis") != server {
 			t.Fatalf("server %v: %v", server, err)
 		}
-		for _, want := range []string{"a JDK, 17 or later", "Maven", "apt-get install default-jdk-headless maven redis-server"} {
+		for _, want := range []string{
+			"a JDK, 17 or later",
+			"Maven",
+			"apt-get install default-jdk-headless maven redis-server",
+		} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("no %q in %v", want, err)
 			}

@@ -62,7 +62,8 @@ func ShellName(name string) string { return ShellNames(name, "") }
 // arguments for a shell and rrl.
 func ShellNames(name, client string) string {
 	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-.:/@+=,", r)
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune("_-.:/@+=,", r)
 	}
 	other := func(r rune) bool { return !plain(r) }
 	inQuotes := func(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

@@ -14,7 +14,10 @@ func TestBar(t *testing.T) {
 	for _, c := range []struct {
 		part, whole int64
 		want        string
-	}{{0, 10, "...."}, {1, 1000, "#..."}, {5, 10, "##.."}, {999, 1000, "###."}, {10, 10, "####"}, {20, 10, "####"}, {-1, 10, "...."}, {1, 0, ""}} {
+	}{
+		{0, 10, "...."}, {1, 1000, "#..."}, {5, 10, "##.."}, {999, 1000, "###."}, {10, 10, "####"}, {20, 10, "####"},
+		{-1, 10, "...."}, {1, 0, ""},
+	} {
 		if got := Bar(c.part, c.whole, 4, "#", "."); got != c.want {
 			t.Errorf("bar of %d in %d: %q", c.part, c.whole, got)
 		}
@@ -82,7 +85,8 @@ func TestATableFitsItsTerminal(t *testing.T) {
 		return Table{Right: map[int]bool{1: true}, Rows: [][]string{
 			{
 				"NAME", "FREE", "",
-			}, {strings.Repeat("語", 60), "10", ""}, {"short", "1,000", "does not add up"}, {strings.Repeat("x", 60), "3", ""},
+			}, {strings.Repeat("語", 60), "10", ""}, {"short", "1,000", "does not add up"},
+			{strings.Repeat("x", 60), "3", ""},
 		}}
 	}
 	var out strings.Builder
@@ -99,14 +103,16 @@ func TestATableFitsItsTerminal(t *testing.T) {
 	}
 	out.Reset()
 	rows().Write(&Output{Out: &out, Width: 30})
-	if got := out.String(); !strings.Contains(got, "\nshort  ") || !strings.Contains(got, "  1,000\n  does not add up\n") {
+	if got := out.String(); !strings.Contains(got, "\nshort  ") ||
+		!strings.Contains(got, "  1,000\n  does not add up\n") {
 		t.Errorf("on a narrow terminal\n%s", got)
 	}
 	out.Reset()
 	narrow := rows()
 	narrow.Drop = []int{1}
 	narrow.Write(&Output{Out: &out, Width: 20})
-	if got := out.String(); !strings.HasPrefix(got, "NAME\n") || !strings.Contains(got, "\nshort\n  does not add up\n") {
+	if got := out.String(); !strings.HasPrefix(got, "NAME\n") ||
+		!strings.Contains(got, "\nshort\n  does not add up\n") {
 		t.Errorf("on a very narrow terminal\n%s", got)
 	}
 	out.Reset()

@@ -43,7 +43,8 @@ type algorithm struct {
 
 var algorithms = []algorithm{
 	{"rratelimiter", func(s setting) asker {
-		client := rratelimiter.NewClient(s.rdb, rratelimiter.WithClock(s.now), rratelimiter.WithCallTimeout(time.Minute))
+		client := rratelimiter.NewClient(s.rdb, rratelimiter.WithClock(s.now),
+			rratelimiter.WithCallTimeout(time.Minute))
 		return client.RateLimiter(limitName, rratelimiter.WithRate(s.rate))
 	}},
 	{"fixed-window", func(s setting) asker { return classic.NewFixedWindow(s.rdb, limitName, s.rate, s.clock) }},
@@ -301,7 +302,12 @@ func newWorld(rate rratelimiter.Rate) (*world, error) {
 	}
 	// Connections without deadlines, so that no call is repeated, and counted twice, on a busy
 	// machine.
-	w.rdb = redis.NewClient(&redis.Options{Addr: w.mini.Addr(), DisableIdentity: true, ReadTimeout: -2, WriteTimeout: -2})
+	w.rdb = redis.NewClient(&redis.Options{
+		Addr:            w.mini.Addr(),
+		DisableIdentity: true,
+		ReadTimeout:     -2,
+		WriteTimeout:    -2,
+	})
 	w.look = redis.NewClient(w.rdb.Options())
 	w.rdb.AddHook((*counter)(w))
 	w.set(0)

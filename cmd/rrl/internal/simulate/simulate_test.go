@@ -81,7 +81,8 @@ func TestSimulateBuiltInTraces(t *testing.T) {
 		"rratelimiter", "sliding-log", "sub-windows", "two-counters", "fixed-window", "window-keys", "list-window",
 		"cursor-window",
 	} {
-		if first, rest := early[name].within(0, time.Second), early[name].within(time.Second, 3*time.Second); first != 1000 ||
+		if first, rest := early[name].within(0, time.Second),
+			early[name].within(time.Second, 3*time.Second); first != 1000 ||
 			rest != 0 {
 			t.Errorf("early-burst: %s passes %d in second 1 and %d in seconds 2 and 3", name, first, rest)
 		}
@@ -97,7 +98,12 @@ func TestSimulateBuiltInTraces(t *testing.T) {
 		}
 	}
 	limits := map[string]int64{"window-edge": 1000, "early-burst": 1000, "two-halves": 5, "border": 10}
-	for trace, all := range map[string]map[string]outcome{"window-edge": edge, "early-burst": early, "two-halves": halves, "border": border} {
+	for trace, all := range map[string]map[string]outcome{
+		"window-edge": edge,
+		"early-burst": early,
+		"two-halves":  halves,
+		"border":      border,
+	} {
 		for _, name := range []string{"rratelimiter", "sliding-log"} {
 			if most := all[name].Largest; most != limits[trace] {
 				t.Errorf("%s: %s has a window of %d", trace, name, most)
@@ -109,7 +115,8 @@ func TestSimulateBuiltInTraces(t *testing.T) {
 			case o.Fault != "" || o.Granted == 0 || o.Granted > o.Offered || o.within(0, time.Hour) != o.Granted:
 				t.Errorf("%s: %+v", trace, o)
 			case inProcess != (o.Memory == 0) || inProcess != (o.Calls == 0) || o.Commands < o.Calls:
-				t.Errorf("%s: %s takes %d bytes, %v calls, %v commands", trace, o.Algorithm, o.Memory, o.Calls, o.Commands)
+				t.Errorf("%s: %s takes %d bytes, %v calls, %v commands",
+					trace, o.Algorithm, o.Memory, o.Calls, o.Commands)
 			case o.MeanWait > o.MaxWait || o.Granted < o.Offered && o.MaxWait == 0:
 				t.Errorf("%s: %s waits %v, at most %v", trace, o.Algorithm, o.MeanWait, o.MaxWait)
 			}
@@ -206,7 +213,8 @@ func TestSimulateFitsTheTerminal(t *testing.T) {
 				t.Errorf("%d of %d cells: %s", cells, width, line)
 			}
 		}
-		if strings.Count(table, "\n") != 3 || !strings.Contains(table, want.with) || strings.Contains(table, want.without) {
+		if strings.Count(table, "\n") != 3 || !strings.Contains(table, want.with) ||
+			strings.Contains(table, want.without) {
 			t.Errorf("in %d cells, want %q and no %q:\n%s", width, want.with, want.without, table)
 		}
 	}
@@ -233,7 +241,8 @@ func TestSimulateReadsLogs(t *testing.T) {
 		},
 		"zones": {"2026-01-02T03:04:05.3+01:00 a\n2026-01-02T02:04:06.5Z b\n2026-01-02T03:04:07.1+0100 c\n", half},
 		"web server": {
-			"1.2.3.4 - - [02/Jan/2026:03:04:05 +0000] \"GET / HTTP/1.1\" 200 5\n1.2.3.4 - - [02/Jan/2026:03:04:07 +0000] \"GET / HTTP/1.1\" 200 5\n",
+			"1.2.3.4 - - [02/Jan/2026:03:04:05 +0000] \"GET / HTTP/1.1\" 200 5\n" +
+				"1.2.3.4 - - [02/Jan/2026:03:04:07 +0000] \"GET / HTTP/1.1\" 200 5\n",
 			[]time.Duration{0, 2 * time.Second},
 		},
 	} {
@@ -257,7 +266,11 @@ func TestSimulateReadsLogs(t *testing.T) {
 		t.Errorf("%+v, %v", trace, err)
 	}
 	for name, text := range map[string]string{
-		"nothing": "", "no time": "0.5\nsoon\n", "only a head": "time\n", "no column": "0.5\n", "no number": "0.5,many\n",
+		"nothing":     "",
+		"no time":     "0.5\nsoon\n",
+		"only a head": "time\n",
+		"no column":   "0.5\n",
+		"no number":   "0.5,many\n",
 	} {
 		if trace, err := readTrace(name, strings.NewReader(text), rratelimiter.PerSecond(1), 2); err == nil {
 			t.Errorf("%s: %+v", name, trace)
@@ -274,7 +287,8 @@ func TestSimulateWeighsOnARealServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := Run(t.Context(), Options{Trace: "border", Rate: "10/s", JSON: true, Address: server.URL()}, nil, &out); err != nil {
+	if err := Run(t.Context(), Options{Trace: "border", Rate: "10/s", JSON: true, Address: server.URL()}, nil,
+		&out); err != nil {
 		t.Fatal(err)
 	}
 	var s simulation

@@ -93,7 +93,8 @@ func pattern(name string, rate rratelimiter.Rate, length time.Duration, load flo
 	about, found := patterns[name]
 	if !found {
 		return trace{}, fmt.Errorf(
-			"--trace %q: neither built in (%s) nor a pattern (%s) nor a file", name, names(builtInNames()), names(Patterns()),
+			"--trace %q: neither built in (%s) nor a pattern (%s) nor a file", name, names(builtInNames()),
+			names(Patterns()),
 		)
 	}
 	t := trace{name: name, about: fmt.Sprintf("%s, %g x the rate", about, load), rate: rate, length: length}
@@ -223,7 +224,11 @@ func timestamp(line string) (time.Time, error) {
 	}
 	if found := leadingDate.FindString(strings.TrimPrefix(line, `"`)); found != "" {
 		found = strings.NewReplacer("/", "-", "T", " ", ",", ".").Replace(found)
-		for _, layout := range []string{"2006-01-02 15:04:05", "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05Z0700"} {
+		for _, layout := range []string{
+			"2006-01-02 15:04:05",
+			"2006-01-02 15:04:05Z07:00",
+			"2006-01-02 15:04:05Z0700",
+		} {
 			if at, err := time.Parse(layout, found); err == nil {
 				return at, nil
 			}

@@ -90,7 +90,8 @@ type Survey struct {
 	Drift      int64          // free permits and all records, less the rate: 0 where all is right
 	// live permits, by the time of their grant: an interval from the oldest to now
 	Bins []int64
-	// live records with too many permits for a grant, such as that of a negative request of Redisson
+	// live records with too many permits for a grant, such as that of a negative request of
+	// Redisson
 	Doubtful Sum
 }
 
@@ -208,8 +209,8 @@ func Read(ctx context.Context, l *connect.Limiter, own bool, bins int) (*Survey,
 		if len(stored.Page) < page {
 			break
 		}
-		// Records that came since have moved those that follow further away: tally knows which it has
-		// seen.
+		// Records that came since have moved those that follow further away: tally knows which it
+		// has seen.
 		first := tally.seen
 		if stored, err = l.Survey(ctx, first, page, own); err != nil {
 			return nil, err

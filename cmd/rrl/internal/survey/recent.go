@@ -35,7 +35,8 @@ func Recent(
 			if r.Score <= edge {
 				return grants, at, true, nil
 			}
-			// Records that came since the first page have moved those that follow: some are met twice.
+			// Records that came since the first page have moved those that follow: some are met
+			// twice.
 			if seen++; seen == 1 || r.Score < last.Score || r.Score == last.Score && r.Member < last.Member {
 				_, tag, permits := read(r.Member)
 				grants = append(grants, Grant{time.UnixMilli(int64(min(r.Score, 1e15))), tag, permits})

@@ -63,7 +63,8 @@ func TestWritersAndForms(t *testing.T) {
 		"Gx\x01\x02\x02\x00\x00\x00":                               "Redisson 3.13.3 to 3.16.3 Go 78, or Java 2",
 		"\x08\x00\x00\x00\x00\x00\x00\x0012345678\x00\x01\x00\x00": "Redisson 3.16.4 to 3.16.8 Java or unknown 256",
 		"\x08Goabcdef\x01\x00\x00\x00":                             "Redisson 3.17.0 to 3.20.1 Go client 616263 1",
-		"\x10Goabcdef12345678\xff\xff\xff\xff":                     "Redisson 3.21.0 and later Go client 616263 4294967295",
+
+		"\x10Goabcdef12345678\xff\xff\xff\xff": "Redisson 3.21.0 and later Go client 616263 4294967295",
 		// eight bytes: the client is ambiguous
 		"\x03abc\x01\x00\x00\x00": "Redisson 3.13.3 to 3.16.3 Java or unknown 1",
 		// with a share
@@ -122,7 +123,9 @@ func TestEachEndsWithItsContext(t *testing.T) {
 		t.Error(err)
 	}
 	mine := errors.New("mine")
-	if _, err := Each(t.Context(), []string{"a", "b"}, func(context.Context, string) (int, error) { return 0, mine }); err != mine {
+	if _, err := Each(t.Context(), []string{"a", "b"}, func(context.Context, string) (int, error) {
+		return 0, mine
+	}); err != mine {
 		t.Error(err)
 	}
 }

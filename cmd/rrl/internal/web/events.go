@@ -46,8 +46,13 @@ type secondRow struct {
 
 func eventOf(v feed.Sight, since time.Time) event {
 	e := event{
-		entry: entryOf(v.Name), Client: v.Client, At: v.At.UnixMilli(), Available: v.Free, Used: v.Used, Records: v.Records,
-		TTLMs: v.TTL.Milliseconds(), Partial: v.Partial, Fault: v.Fault,
+		entry:     entryOf(v.Name),
+		Client:    v.Client,
+		At:        v.At.UnixMilli(),
+		Available: v.Free,
+		Used:      v.Used,
+		Records:   v.Records,
+		TTLMs:     v.TTL.Milliseconds(), Partial: v.Partial, Fault: v.Fault,
 		Free: [][2]int64{}, Grants: []secondRow{},
 	}
 	if !v.At.IsZero() && v.Fault == "" { // it was read
@@ -159,7 +164,9 @@ func (w *Site) show(v view, reader chan struct{}) *shown {
 	if n == nil {
 		ctx, stop := context.WithCancel(w.ctx)
 		n = &shown{readers: map[chan struct{}]bool{}, stop: stop}
-		n.Followed = feed.Follow(ctx, w.server, w.server.Limiter(v.name, v.client), v.client != "", func() { w.tell(n) })
+		n.Followed = feed.Follow(ctx, w.server, w.server.Limiter(v.name, v.client), v.client != "", func() {
+			w.tell(n)
+		})
 		w.open[v] = n
 	}
 	n.readers[reader] = true

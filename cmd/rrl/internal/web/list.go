@@ -125,7 +125,8 @@ func (w *Site) clients(out http.ResponseWriter, in *http.Request) {
 	}
 	for _, g := range slices.Concat(found...) {
 		if g.Client != "" && g.State != nil {
-			answer.Clients = append(answer.Clients, clientEntry{g.Client, render.Printable(g.Client), g.State.Available})
+			answer.Clients = append(answer.Clients,
+				clientEntry{g.Client, render.Printable(g.Client), g.State.Available})
 		}
 	}
 	respond(out, http.StatusOK, answer)

@@ -101,7 +101,8 @@ func (w *Site) handler() http.Handler {
 	mux.HandleFunc("GET /events", w.events)
 	return http.HandlerFunc(func(out http.ResponseWriter, in *http.Request) {
 		h := out.Header()
-		h.Set("Content-Security-Policy", "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'")
+		h.Set("Content-Security-Policy",
+			"default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'")
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		if !w.answers(in) {

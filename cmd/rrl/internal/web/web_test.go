@@ -75,7 +75,12 @@ func body(t *testing.T, answer *http.Response) string {
 
 func TestThePageNeedsNothingFromElsewhere(t *testing.T) {
 	address, _ := startSite(t, redistest.Embedded(t), "*")
-	for path, kind := range map[string]string{"/": "text/html", "/app.js": "javascript", "/style.css": "text/css", "/icon.svg": "image/svg"} {
+	for path, kind := range map[string]string{
+		"/":          "text/html",
+		"/app.js":    "javascript",
+		"/style.css": "text/css",
+		"/icon.svg":  "image/svg",
+	} {
 		answer := get(t, t.Context(), address+path)
 		text := strings.ReplaceAll(body(t, answer), "http://www.w3.org/2000/svg", "")
 		if answer.StatusCode != http.StatusOK || !strings.Contains(answer.Header.Get("Content-Type"), kind) {
@@ -244,7 +249,9 @@ func TestThePageOffersTheClients(t *testing.T) {
 		var bob *rratelimiter.Limiter
 		for i, id := range []string{"alice", "bob"} {
 			bob = rrltest.Client(s.Client(), rratelimiter.WithClientID(id)).RateLimiter("each")
-			if err := bob.SetRate(t.Context(), rratelimiter.Rate{Permits: 5, Interval: time.Hour, Type: rratelimiter.PerClient}, rratelimiter.KeepState()); err != nil {
+			if err := bob.SetRate(t.Context(),
+				rratelimiter.Rate{Permits: 5, Interval: time.Hour, Type: rratelimiter.PerClient},
+				rratelimiter.KeepState()); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := bob.TryAcquire(t.Context(), int64(i+1)); err != nil {
@@ -263,7 +270,9 @@ func TestThePageOffersTheClients(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		next := follow(t, t.Context(), address, url.Values{"name": {"each"}})
-		next("each", func(e event) bool { return e.Type == "PER_CLIENT" && e.Client == "" && e.Error == "" && e.Rate != "" })
+		next("each", func(e event) bool {
+			return e.Type == "PER_CLIENT" && e.Client == "" && e.Error == "" && e.Rate != ""
+		})
 		next = follow(t, t.Context(), address, url.Values{"name": {"each"}, "client": {"bob"}})
 		next("each", func(e event) bool { return e.ClientText == "bob" && e.Available == 3 })
 		if _, err := bob.TryAcquire(t.Context(), 1); err != nil { // a page shows the grants since it was opened
@@ -271,7 +280,8 @@ func TestThePageOffersTheClients(t *testing.T) {
 		}
 		next("each", func(e event) bool { return e.ClientText == "bob" && e.Available == 2 && len(e.Grants) > 0 })
 
-		// rrl serve --client bob shows bob's permits of such limiters, and all grants of the others.
+		// rrl serve --client bob shows bob's permits of such limiters, and all grants of the
+		// others.
 		address, _ = startSiteOf(t, s, "*", "bob")
 		next = follow(t, t.Context(), address, url.Values{"name": {"each", "all"}, "client": {"alice", ""}})
 		next("each", func(e event) bool { return e.Client == "bob" && e.Available == 2 })
@@ -288,7 +298,8 @@ func TestThePageEscapesNames(t *testing.T) {
 	s := redistest.Embedded(t)
 	shown := map[string]string{"plain:é": "plain:é", "a\x1b[31m\u202eb": `"a\x1b[31m\u202eb"`, "raw\xff": `"raw\xff"`}
 	for name := range shown {
-		if err := rrltest.Client(s.Client()).RateLimiter(name).SetRate(t.Context(), rratelimiter.PerHour(3)); err != nil {
+		if err := rrltest.Client(s.Client()).RateLimiter(name).SetRate(t.Context(),
+			rratelimiter.PerHour(3)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -305,7 +316,8 @@ func TestThePageEscapesNames(t *testing.T) {
 
 func TestThePageSaysSinceWhenRedisIsAway(t *testing.T) {
 	s := redistest.Real(t)
-	if err := rrltest.Client(s.Client()).RateLimiter("orders").SetRate(t.Context(), rratelimiter.PerSecond(3)); err != nil {
+	if err := rrltest.Client(s.Client()).RateLimiter("orders").SetRate(t.Context(),
+		rratelimiter.PerSecond(3)); err != nil {
 		t.Fatal(err)
 	}
 	address, w := startSite(t, s, "*")

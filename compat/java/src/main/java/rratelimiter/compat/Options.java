@@ -85,7 +85,8 @@ final class Options {
 
     RedissonClient connect() {
         Config config = new Config();
-        // Rate limiters use their own codec; setting one here avoids the start-up cost of the default one.
+        // Rate limiters use their own codec; setting one here avoids the start-up cost of the
+        // default one.
         config.setCodec(StringCodec.INSTANCE);
         String[] hosts = addresses.stream().map(Options::withoutUser).toArray(String[]::new);
         BaseConfig<?> base;
