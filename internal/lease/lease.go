@@ -16,12 +16,14 @@ type Lease struct {
 	Rate     int64         // of the limiter
 	Interval time.Duration // the same
 	Free     int64         // permits of the limiter that were free when it was taken
-	At       int64         // its end, the score of its record: µs by the clock that dated that
-	Began    time.Time     // when it was asked for, with a monotonic reading
-	Lasts    time.Duration // from then until its end
-	Server   bool          // the server's clock dated it
-	Permits  int64         // in it, at first
-	Renews   time.Duration // time from its request to that of the next one
+	// Invariant: no permit of the lease is granted after this, its end and the score of its record:
+	// µs by the clock that dated the record.
+	At      int64
+	Began   time.Time     // when it was asked for, with a monotonic reading
+	Lasts   time.Duration // from then until its end
+	Server  bool          // the server's clock dated it
+	Permits int64         // in it, at first
+	Renews  time.Duration // time from its request to that of the next one
 
 	left   atomic.Int64 // below 0: it is over
 	refill atomic.Bool  // more was asked for

@@ -31,8 +31,9 @@ type Ledger struct {
 	holding  *atomic.Int64 // ledgers of the client that have a lease
 	giveBack func(Back) bool
 
-	current   atomic.Pointer[Lease] // nil: none; changed with mu held
-	refilling atomic.Bool           // the next batch asks for more permits than those of the lease
+	current atomic.Pointer[Lease] // nil: none; changed with mu held
+	// the next batch asks for more permits than those of the lease
+	refilling atomic.Bool
 
 	// guards the fields below; methods with a lower-case name are called with it locked
 	mu       sync.Mutex

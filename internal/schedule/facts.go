@@ -5,9 +5,10 @@ type Facts struct {
 	Tally           // of the first limiter
 	Others  []Tally // of the other limiters of a set
 	Granted int     // requests
-	Behind  int     // requests that failed with the batch though it did not carry them
-	Refused bool    // a request was refused
-	Sleeps  bool    // waiting requests sleep
+	// requests that failed with the batch though it did not carry them
+	Behind  int
+	Refused bool // a request was refused
+	Sleeps  bool // waiting requests sleep
 }
 
 // A Tally is what a batch came to at one limiter.

@@ -22,7 +22,8 @@ type Instalments struct {
 	Left  int64 // permits to be asked for later
 	Taken int64 // permits granted so far
 
-	later time.Duration // how long after the next instalment the last one comes, by the last reply
+	// how long after the next instalment the last one comes, by the last reply
+	later time.Duration
 }
 
 // split lets a request ask for at most n permits now, and for the rest later. A queue of a set has

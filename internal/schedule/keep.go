@@ -24,8 +24,9 @@ import (
 
 // A Keep is what a request of a set waits for at one of its limiters.
 type Keep struct {
-	N     int64 // permits
-	Owner any   // the set: its own requests are no reason to keep permits free of each other
+	N int64 // permits
+	// the set: its own requests are no reason to keep permits free of each other
+	Owner any
 
 	place int64     // in the order of arrival
 	from  time.Time // they are kept free from then on; zero: not known yet, so they are

@@ -11,11 +11,12 @@ import (
 // An Outcome is what became of a request.
 type Outcome struct {
 	Result
-	Err    error
-	Taken  int64   // permits that a request of kind UpTo took
-	At     int64   // score of the record of a grant, or when the process granted, µs
-	Local  bool    // granted by the process
-	others []Share // of the other limiters of a set; nil without a reply, or with an error
+	Err   error
+	Taken int64 // permits that a request of kind UpTo took
+	At    int64 // score of the record of a grant, or when the process granted, µs
+	Local bool  // granted by the process
+	// of the other limiters of a set; nil without a reply, or with an error
+	others []Share
 }
 
 // Of returns what the outcome says of a limiter, numbered from 0. Without a reply, and with an

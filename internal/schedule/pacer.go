@@ -62,18 +62,20 @@ type pacer struct {
 	cause Cause  // why then
 	// the queue lingers: the next batch is sent at wake, or once this many requests queue; 0: it
 	// does not
-	linger   int
-	polls    int           // polls in a row that slept to their end, at most mostPolls
-	members  []member      // one for each limiter
-	took     time.Duration // smoothed time of a call; 0: no reply yet
-	hurry    bool          // a request came or left, so a last call may be due before wake
-	walkedAt time.Time     // when that was last looked for
+	linger  int
+	polls   int           // polls in a row that slept to their end, at most mostPolls
+	members []member      // one for each limiter
+	took    time.Duration // smoothed time of a call; 0: no reply yet
+	// a request came or left, so a last call may be due before wake
+	hurry    bool
+	walkedAt time.Time // when that was last looked for
 }
 
 // A member is what the fair share needs of one limiter.
 type member struct {
-	share      fairshare.Share
-	yieldUntil time.Time // until then this process takes no more than its fair share
+	share fairshare.Share
+	// until then this process takes no more than its fair share
+	yieldUntil time.Time
 	// the longest time between two calls that keeps the limiter alive; 0: it has no keep-alive
 	kept time.Duration
 }

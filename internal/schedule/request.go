@@ -20,7 +20,7 @@ type Request struct {
 	// one before it; nil: none
 	Front   []int64
 	Undated bool // it is not known from when on some of these count
-	Kind    Kind //
+	Kind    Kind
 	// the outcome of a refusal has the times when permits are free, though the request does not
 	// wait
 	Detail bool
@@ -32,16 +32,19 @@ type Request struct {
 	End   time.Time
 	Owner any // not used here
 
-	Instalments *Instalments // of a request that may want more permits than the rate; nil: it must not
-	Outcome     Outcome      // of the request or, while it waits, what the last reply said
+	// nil: N is at most the rate; otherwise the request may want more
+	Instalments *Instalments
+	// of the request or, while it waits, what the last reply said
+	Outcome Outcome
 
 	state State
 	last  bool   // the timeout is over: the next reply settles the request
 	batch *Batch // the last one that carried it, while it is in flight
 	asked int64  // number of that batch
 	// when its permits are free; zero: not known, or now, but for the requests in front
-	free     time.Time
-	together time.Duration // how long after free others are free that return together with its own
+	free time.Time
+	// how long after free others are free that return together with its own
+	together time.Duration
 	link
 }
 

@@ -52,18 +52,24 @@ type Queue struct {
 	upTo     []*Request // requests for a part of their permits that are not in flight
 	pacer    pacer
 
-	inFlight *Batch // the next batch is sent once this one is complete or detached
-	batches  int64  // number of batches so far
-	detached int    // stalled batches in flight, which the next one does not wait for
-	beside   int    // batches in flight beside these, each for one request of kind UpTo
+	// Invariant: at most one batch is in flight that is not detached and not for a request of kind
+	// UpTo. The next one is sent once it is complete or detached.
+	inFlight *Batch
+	batches  int64 // number of batches so far
+	// Invariant: at most MaxDetached. These are stalled batches in flight; the next batch does not
+	// wait for them.
+	detached int
+	beside   int // batches in flight for one request of kind UpTo each
 
 	keeps    []*Keep   // of requests of sets, in the order of arrival
 	answered time.Time // when the last batch was complete, by the monotonic clock
 	// since the last batch was made, something has changed that may let a request be served
 	recheck bool
-	resting bool  // the first waiting request was left out of a batch: it waits for its turn
+	// the first waiting request was left out of a batch: it waits for its turn
+	resting bool
 	rates   sizes // in the last reply; math.MaxInt64: no reply yet
-	mayPass sizes // requests up to these sizes may be served though the first one waits; 0: none
+	// requests up to these sizes may be served though the first one waits; 0: none
+	mayPass sizes
 
 	verdicts []allotment // memory for allot
 }
