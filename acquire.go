@@ -302,19 +302,77 @@ func (c *Client) TryAcquireAllTimeout(
 func (c *Client) askAll(
 	ctx context.Context, operation string, a dispatch.Ask, permits []int64, limiters []*Limiter, grants []*Grant,
 ) ([]Result, error) {
+	asked, err := c.distinct(operation, permits, limiters, 1)
+	if err == nil && len(limiters) == 0 {
+		err = ctx.Err() // otherwise ctx is checked for each limiter, and the observer sees it
+	}
+	if err != nil || len(limiters) == 0 {
+		return nil, err
+	}
+	sums, distinct := asked.sums, asked.limiters
+	if grants != nil {
+		a.Sources = make([]dispatch.Source, len(distinct))
+	}
+	var found []Result
+	switch {
+	case a.Waits && len(distinct) == 1:
+		a.N = sums[0]
+		found = make([]Result, 1)
+		found[0], err = distinct[0].request(ctx, operation+" of", a)
+	case c.core.Topology().OneStep(asked.keys):
+		found, err = c.askTogether(ctx, operation, a, sums, distinct)
+	case a.Waits:
+		found, err = c.waitInOrder(ctx, operation, a, sums, distinct)
+	default:
+		found, err = c.askInOrder(ctx, operation, a, sums, distinct)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i, at := range asked.index {
+		if grants != nil && found[at].Allowed {
+			grants[i] = &Grant{limiter: distinct[at], from: a.Sources[at], left: permits[i]}
+		}
+	}
+	return asked.spread(found), nil
+}
+
+// A distinctAsk is what is asked of several limiters: one that is listed twice is asked once, for
+// the sum.
+type distinctAsk struct {
+	limiters []*Limiter
+	sums     []int64
+	keys     []string // of all limiters
+	index    []int    // for each place in the list of the caller, the place in these lists
+}
+
+// spread returns the results for the list of the caller.
+func (d *distinctAsk) spread(found []Result) []Result {
+	if len(d.limiters) == len(d.index) {
+		return found
+	}
+	results := make([]Result, len(d.index))
+	for i, at := range d.index {
+		results[i] = found[at]
+	}
+	return results
+}
+
+// distinct checks the arguments of a method for several limiters. least is the smallest number of
+// permits that can be asked for.
+func (c *Client) distinct(operation string, permits []int64, limiters []*Limiter, least int64) (*distinctAsk, error) {
 	if len(permits) != len(limiters) {
 		return nil, fmt.Errorf(
 			"%s: %w: %d numbers for %d limiters", operation, ErrInvalidPermits, len(permits), len(limiters),
 		)
 	}
-	// A limiter that is listed twice is asked once, for the sum. index has the place of each in these
-	// lists.
-	distinct, sums := make([]*Limiter, 0, len(limiters)), make([]int64, 0, len(limiters))
-	all := make([]string, 0, keys.Count*len(limiters))
-	index := make([]int, len(limiters))
+	d := &distinctAsk{
+		limiters: make([]*Limiter, 0, len(limiters)), sums: make([]int64, 0, len(limiters)),
+		keys: make([]string, 0, keys.Count*len(limiters)), index: make([]int, len(limiters)),
+	}
 	for i, l := range limiters {
 		n := permits[i]
-		if n < 1 {
+		if n < least {
 			return nil, fmt.Errorf("%s: %w: %d", operation, ErrInvalidPermits, n)
 		}
 		if l == nil {
@@ -327,63 +385,27 @@ func (c *Client) askAll(
 			return nil, wrap(operation+" of", l.name, l.err)
 		}
 		at := slices.IndexFunc(
-			distinct, func(d *Limiter) bool { return d.core.Keys()[keys.Permits] == l.core.Keys()[keys.Permits] },
+			d.limiters, func(other *Limiter) bool { return other.core.Keys()[keys.Permits] == l.core.Keys()[keys.Permits] },
 		)
-		if at >= 0 && distinct[at].core.Key() != l.core.Key() { // such as "a" and "{a}"
+		if at >= 0 && d.limiters[at].core.Key() != l.core.Key() { // such as "a" and "{a}"
 			return nil, wrap(
-				operation+" of", l.name, invalidOption("it has the permits of %s, too", dispatch.Quoted(distinct[at].name)),
+				operation+" of", l.name, invalidOption("it has the permits of %s, too", dispatch.Quoted(d.limiters[at].name)),
 			)
 		}
 		if at < 0 {
-			at = len(distinct)
-			distinct, sums, all = append(distinct, l), append(sums, 0), append(all, l.core.Keys()...)
+			at = len(d.limiters)
+			d.limiters, d.sums, d.keys = append(d.limiters, l), append(d.sums, 0), append(d.keys, l.core.Keys()...)
 		}
-		if sums[at] > math.MaxInt64-n {
+		if d.sums[at] > math.MaxInt64-n {
 			return nil, wrap(operation+" of", l.name, ErrExceedsRate)
 		}
-		sums[at] += n
-		index[i] = at
+		d.sums[at] += n
+		d.index[i] = at
 	}
-	err := c.err
-	if err == nil && len(distinct) == 0 {
-		err = ctx.Err() // otherwise ctx is checked for each limiter, and the observer sees it
+	if c.err != nil {
+		return nil, fmt.Errorf("%s: %w", operation, c.err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", operation, err)
-	}
-	if len(distinct) == 0 {
-		return nil, nil
-	}
-	if grants != nil {
-		a.Sources = make([]dispatch.Source, len(distinct))
-	}
-	var found []Result
-	switch {
-	case a.Waits && len(distinct) == 1:
-		a.N = sums[0]
-		found = make([]Result, 1)
-		found[0], err = distinct[0].request(ctx, operation+" of", a)
-	case c.core.Topology().OneStep(all):
-		found, err = c.askTogether(ctx, operation, a, sums, distinct)
-	case a.Waits:
-		found, err = c.waitInOrder(ctx, operation, a, sums, distinct)
-	default:
-		found, err = c.askInOrder(ctx, operation, a, sums, distinct)
-	}
-	if err != nil {
-		return nil, err
-	}
-	results := found
-	if len(distinct) < len(limiters) {
-		results = make([]Result, len(limiters))
-	}
-	for i, at := range index {
-		results[i] = found[at]
-		if grants != nil && found[at].Allowed {
-			grants[i] = &Grant{limiter: distinct[at], from: a.Sources[at], left: permits[i]}
-		}
-	}
-	return results, nil
+	return d, nil
 }
 
 // askTogether asks all limiters in one script. It fills in the sources with what was granted,

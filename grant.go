@@ -21,8 +21,9 @@ type Grant struct {
 	limiter *Limiter
 	from    dispatch.Source
 
-	mu   sync.Mutex // guards left
-	left int64
+	mu      sync.Mutex // guards the fields below
+	left    int64
+	charged int64 // permits that Settle has charged
 }
 
 // Take is Allow with a Grant, which can give the permits back: for example when the work does not
@@ -124,6 +125,47 @@ func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 	return returned, wrap(operation, g.limiter.name, err)
 }
 
+// Settle makes the permits of the grant those that were used: what was taken and not used comes
+// back, as by [Grant.Return], and what was used beyond it is charged, as by [Limiter.Charge]. For
+// example, a call of a language model takes an estimate of its tokens, and settles when the answer
+// has been read.
+//
+// Settle can be called several times, each time with all that was used so far: it gives back or
+// charges the difference. Permits that Return has given back before do not count as taken. Permits
+// that were charged do not come back. Once the interval of the grant is over, nothing comes back,
+// and what is charged counts from then on.
+//
+// If used is negative, or positive for a nil grant, the error is ErrInvalidPermits. The other errors
+// are those of Return or of Charge. With ErrOutcomeUnknown or ErrDebtBound no later Settle charges
+// these permits again; after another error it does.
+func (g *Grant) Settle(ctx context.Context, used int64) error {
+	const operation = "settle"
+	if g == nil {
+		if used != 0 {
+			return fmt.Errorf("%s a nil grant: %w (%d)", operation, ErrInvalidPermits, used)
+		}
+		return nil
+	}
+	if used < 0 {
+		return wrap(operation, g.limiter.name, fmt.Errorf("%w (%d)", ErrInvalidPermits, used))
+	}
+	g.mu.Lock()
+	more := used - g.left - g.charged
+	g.charged += max(0, more)
+	g.mu.Unlock()
+	if more <= 0 {
+		_, err := g.Return(ctx, -more)
+		return err
+	}
+	_, err := g.limiter.Charge(ctx, more)
+	if err != nil && !errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrDebtBound) {
+		g.mu.Lock()
+		g.charged -= more
+		g.mu.Unlock()
+	}
+	return err
+}
+
 // A GrantAll holds the grants of several limiters, such as those of [Client.TakeAll].
 type GrantAll []*Grant
 
@@ -141,4 +183,20 @@ func (all GrantAll) Return(ctx context.Context) (int64, error) {
 		sum += n
 	}
 	return sum, errors.Join(errs...)
+}
+
+// Settle makes the permits of each grant those that were used, used[i] of the grant i, by calls that
+// run at the same time. The error joins those of all calls. See [Grant.Settle]. The slices must have
+// the same length, else the error is ErrInvalidPermits and nothing is settled.
+func (all GrantAll) Settle(ctx context.Context, used []int64) error {
+	if len(used) != len(all) {
+		return fmt.Errorf("settle all: %w: %d numbers for %d grants", ErrInvalidPermits, len(used), len(all))
+	}
+	errs := make([]error, len(all))
+	var calls sync.WaitGroup
+	for i, g := range all {
+		calls.Go(func() { errs[i] = g.Settle(ctx, used[i]) })
+	}
+	calls.Wait()
+	return errors.Join(errs...)
 }

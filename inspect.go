@@ -16,6 +16,8 @@ type State struct {
 	Rate      Rate
 	Available int64 // permits free now, including those of expired records
 	Used      int64 // permits in live records
+	// part of Used that is above the rate: after Charge, or because the rate was lowered (KeepState)
+	Debt int64
 	// part of Used that this client has taken ahead of demand (WithLease) and may still grant
 	Leased         int64
 	Records        int           // number of live records
@@ -51,8 +53,12 @@ func (l *Limiter) State(ctx context.Context) (State, error) {
 }
 
 func (l *Limiter) stateOf(s protocol.State) State {
+	debt := int64(0)
+	if s.Consistent { // permits that Redisson released are free although their records remain
+		debt = max(0, s.Used-s.Rate.Permits)
+	}
 	return State{
-		Rate: rateOf(s.Rate), Available: s.Available, Used: s.Used, Leased: l.core.Leased(), Records: s.Records,
+		Rate: rateOf(s.Rate), Available: s.Available, Used: s.Used, Debt: debt, Leased: l.core.Leased(), Records: s.Records,
 		Oldest: s.Oldest, Newest: s.Newest, TTL: s.TTL, Consistent: s.Consistent,
 	}
 }

@@ -46,7 +46,9 @@ type CallInfo struct {
 	Returned int64
 	// permits of earlier leases neither granted nor given back, since the limiter's previous call
 	Void int64
-	Err  error // why the call failed; nil if it did not
+	// permits that Charge counted, not in Permits
+	Charged int64
+	Err     error // why the call failed; nil if it did not
 }
 
 // A RequestObserver is an [Observer] that also sees each request once, when the method returns. A

@@ -310,6 +310,29 @@ func WithInstalments() LimiterOption {
 	}}
 }
 
+// WithMaxDebt bounds the debt that [Limiter.Charge] leaves: to the permits of so many intervals, 0
+// to 1,000. The default is 10. So a charge with a wrong number refuses requests for about 10
+// intervals, not for days. What is above the bound is not counted, and Charge returns
+// [ErrDebtBound]. With 0, Charge counts only what is free.
+//
+// The bound is that of the limiter that charges: another one, with a higher bound, can add to the
+// debt. A lowered rate can leave more permits owed than the bound; then nothing is counted.
+func WithMaxDebt(intervals int) LimiterOption {
+	return LimiterOption{func(s *dispatch.Settings) error {
+		if intervals < 0 || intervals > mostDebt {
+			return invalidOption("a debt of %d intervals: not 0 to %d", intervals, mostDebt)
+		}
+		s.MaxDebt = int64(intervals)
+		return nil
+	}}
+}
+
+// A debt has at most the permits of so many intervals: by default, and with any option.
+const (
+	defaultDebt = 10
+	mostDebt    = 1000
+)
+
 // WithFallback lets this process decide by itself in the cases of [ErrUnavailable]. It then grants
 // at most the fraction of the last known rate in any interval: with 0 nothing, with 1 the whole
 // rate, and with 1/n in each of n processes the rate together. These grants are in addition to

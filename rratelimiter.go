@@ -95,6 +95,7 @@ type Client struct {
 func NewClient(rdb Redis, opts ...Option) *Client {
 	c := &Client{redis: rdb}
 	config := dispatch.Config{Redis: rdb, ID: uuid.NewString(), CallTimeout: time.Second}
+	config.Defaults.MaxDebt = defaultDebt
 	for _, opt := range opts {
 		if err := apply(opt.set, &config); err != nil && c.err == nil {
 			c.err = err

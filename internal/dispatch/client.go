@@ -161,6 +161,7 @@ type Call struct {
 	DenyCacheHits            int
 	Fallback                 bool
 	Leased, Returned, Void   int64
+	Charged                  int64
 	Err                      error
 }
 

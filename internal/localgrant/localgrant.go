@@ -169,6 +169,24 @@ func (d *Limiters) budget(l *Limiter, now time.Time) (s localBudget, known bool)
 	return s, true
 }
 
+// budgets returns the budgets of several limiters. It fails if the rate of one is not known, or if
+// there is no room to count the grants of all. d.mu is held.
+func (d *Limiters) budgets(limiters []*Limiter, now time.Time) ([]localBudget, bool) {
+	budgets := make([]localBudget, len(limiters))
+	for i, l := range limiters {
+		known := false
+		if budgets[i], known = d.budget(l, now); !known {
+			return nil, false
+		}
+	}
+	for i, l := range limiters {
+		if stored := d.all[l.Key]; budgets[i].limit > 0 && (stored == nil || stored.window != budgets[i].Window) {
+			return nil, false // removed to make room for another one
+		}
+	}
+	return budgets, true
+}
+
 // CanDecide reports whether the process can decide on l: its rate is known, and there is room to
 // count its grants.
 func (d *Limiters) CanDecide(l *Limiter, now time.Time) bool {
@@ -282,17 +300,9 @@ func (d *Limiters) DecideAll(
 ) (protocol.Reply, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	budgets := make([]localBudget, len(limiters))
-	for i, l := range limiters {
-		known := false
-		if budgets[i], known = d.budget(l, now); !known {
-			return protocol.Reply{}, false
-		}
-	}
-	for i, l := range limiters {
-		if stored := d.all[l.Key]; budgets[i].limit > 0 && (stored == nil || stored.window != budgets[i].Window) {
-			return protocol.Reply{}, false // removed to make room for another one
-		}
+	budgets, known := d.budgets(limiters, now)
+	if !known {
+		return protocol.Reply{}, false
 	}
 	g := protocol.Reply{Others: make([]protocol.Member, len(limiters)-1), Retry: retry}
 	g.MakeOutcomes(len(ask.Groups))
@@ -363,4 +373,35 @@ func (d *Limiters) Untake(l *Limiter, n int64, at, now time.Time) int64 {
 	}
 	s.Untake(n)
 	return n
+}
+
+// Charge counts permits that were used at several limiters, free or not. most is how many times the
+// limit of the process a debt may be, of each limiter. It fails if a rate is not known, if there is
+// no room, or if the limit of a limiter is 0.
+func (d *Limiters) Charge(
+	limiters []*Limiter, permits, most []int64, now time.Time, retry time.Duration,
+) ([]protocol.Charged, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	budgets, known := d.budgets(limiters, now)
+	if !known {
+		return nil, false
+	}
+	charged := make([]protocol.Charged, len(limiters))
+	for i, s := range budgets {
+		if s.limit == 0 {
+			return nil, false
+		}
+		charged[i].Counted = max(0, min(permits[i], s.free()+most[i]*s.limit))
+	}
+	for i, s := range budgets {
+		c := &charged[i]
+		s.Take(c.Counted)
+		c.Now, c.Rate, c.Interval, c.Free, c.Notes = now.UnixMicro(), s.limit, s.interval, s.free(), protocol.Local
+		c.NextAfter, c.ResetAfter = s.times()
+		if c.Free < 1 {
+			c.RetryAfter = s.wait(1, retry)
+		}
+	}
+	return charged, true
 }

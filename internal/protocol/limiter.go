@@ -47,6 +47,8 @@ type Options struct {
 	// length of the buckets that grants are dated at the end of; 0: none
 	Granularity time.Duration
 	Lease       time.Duration // the same, of calls that take a lease; 0: none does
+	// a debt has at most the permits of so many intervals
+	MaxDebt int64
 }
 
 // Bucket returns the granularity in effect, in ms; 0 for none.

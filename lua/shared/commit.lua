@@ -21,16 +21,16 @@ end
 -- keep-alive. While callers wait, a keep-alive is at least an interval and LATENESS: their process
 -- calls again when permits return. waiting: this call refused such callers. Other calls do not
 -- shorten that time, because callers may still wait. An interval after its last use, the pair of
--- one client holds nothing that counts; it expires a minute later. But the permits of a lease are
--- used until its end, without a call: the newest record is dated at that end, at most an eighth of
--- the interval ahead, or a second more if clocks differ. If this call makes the configuration
--- (limiter.made), an older state must not end before it.
+-- one client holds nothing that counts; it expires a minute later. But records can be dated ahead:
+-- at the end of a lease, whose permits are used until then without a call, and as long as a debt
+-- lasts (debt.lua). If this call makes the configuration (limiter.made), an older state must not
+-- end before it.
 local function apply_ttl(limiter, ttl, now, waiting)
   local name, value, records, own = limiter.name, limiter.value, limiter.records, limiter.own
   if limiter.keep_alive > 0 or own then
     local newest = tonumber(call('ZRANGE', records, '-1', '-1', 'WITHSCORES')[2])
     local ahead = newest and newest - now or 0
-    local used = limiter.interval + (ahead >= 1 and ahead <= limiter.interval / 8 + 1000 and math.ceil(ahead) or 0)
+    local used = limiter.interval + (ahead >= 1 and math.ceil(math.min(ahead, MAX_NUMBER)) or 0)
     if limiter.keep_alive > 0 then
       ttl = limiter.keep_alive
       if ttl >= limiter.interval and ttl < used + LATENESS then -- with a shorter one, grants are forgotten early anyway

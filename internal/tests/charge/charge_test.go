@@ -1,0 +1,45 @@
+package charge
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
+)
+
+// A charge takes what is free, and owes the rest: an interval pays back the rate.
+func TestAChargeCountsWhatIsNotFreeInLaterIntervals(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		l := r.Limiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		mustCharge(t, "free permits", l, 4, result(true, 10, 6, 0, time.Second, time.Second))
+		mustCharge(t, "one interval too many", l, 16, result(true, 10, 0, 2*time.Second, time.Second, 2*time.Second))
+		r.Advance(500 * ms)
+		mustCharge(t, "in debt", l, 5, result(false, 10, 0, 1500*ms, 500*ms, 2500*ms))
+		if s := rig.State(t, l); s.Available != 0 || s.Used != 25 || s.Debt != 15 || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+		r.Advance(1500*ms - 1)
+		rig.MustTry(t, l, 1, false)
+		r.Advance(1)
+		rig.MustTry(t, l, 1, true)
+	})
+}
+
+// Without permits a charge only tells; with a negative number it is refused.
+func TestAChargeOfNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		l := r.Limiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		mustCharge(t, "unused", l, 0, result(true, 10, 10, 0, 0, 0))
+		mustCharge(t, "all", l, 10, result(true, 10, 0, time.Second, time.Second, time.Second))
+		r.Advance(200 * ms)
+		mustCharge(t, "used up", l, 0, result(false, 10, 0, 800*ms, 800*ms, 800*ms))
+		if _, err := l.Charge(t.Context(), -1); !errors.Is(err, rratelimiter.ErrInvalidPermits) {
+			t.Error(err)
+		}
+	})
+}

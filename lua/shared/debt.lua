@@ -1,0 +1,68 @@
+-- debt.lua: from when on the permits of a charge count, and when a debt is paid.
+local MAX_DATED = 20000 -- records that a charge walks; the others count as if they expired with the newest
+local DATED_PAGE = 200 -- records that are read at a time
+local DEBT_PART = 8 -- permits of a debt that return within this part of the interval share a record
+
+-- charge_dates returns records, each { score, permits }, that hold the counted permits of a charge.
+-- Each permit counts from the time at which it is free, if nobody else takes it: now, or when a
+-- record expires, which can be one of the charge itself. So an interval pays back at most the rate.
+-- Those that return within an eighth of an interval share a record, with the time of the last of
+-- them: a charge has at most eight records and a few more for each interval of the debt. The second
+-- result is when a permit is free after the charge, or an earlier time if there are too many records
+-- (ms; nil: one is now, or none ever is), the third the score of the newest record (nil: there is
+-- none).
+local function charge_dates(one, counted)
+  local limiter, state, now = one.limiter, one.state, one.now
+  local records, interval = limiter.records, limiter.interval
+  local newest = state.oldest and tonumber(read_record(records, '-1')[2])
+  local free, time = state.free, now
+  local dated, returned = {}, 0 -- returned: how many of these have expired at that time
+  local page, at, rank, more = {}, 1, state.expired_count, newest
+
+  -- next_record returns the score and the permits of the next record that expires; nil: there is
+  -- none.
+  local function next_record()
+    if not page[at] and more then
+      page, at = call('ZRANGE', records, rank, rank + DATED_PAGE - 1, 'WITHSCORES'), 1
+      rank = rank + DATED_PAGE
+      more = #page == 2 * DATED_PAGE and rank - state.expired_count < MAX_DATED
+    end
+    local own = dated[returned + 1]
+    if page[at] and not (own and own.score < tonumber(page[at + 1])) then
+      at = at + 2
+      return tonumber(page[at - 1]), permits_of(page[at - 2])
+    elseif own then
+      returned = returned + 1
+      return own.score, own.permits
+    elseif newest and counted > 0 then
+      return newest, counted
+    end
+  end
+
+  while true do
+    local permits = math.min(free, counted)
+    if permits > 0 then
+      local score = grant_score(time, interval, one.granularity, false, one.whole_scores)
+      local last = dated[#dated]
+      if last and last.first > now and time <= last.first + interval / DEBT_PART then
+        last.score, last.permits = score, last.permits + permits
+      else
+        dated[#dated + 1] = { first = time, score = score, permits = permits }
+      end
+      free, counted = free - permits, counted - permits
+    end
+    if counted == 0 and free >= 1 then
+      break
+    end
+    local score, held = next_record()
+    if not score then
+      time = limiter.rate > 0 and time or now
+      break
+    end
+    time, free = math.max(time, score + interval), free + held
+  end
+  if dated[1] then
+    newest = math.max(newest or 0, dated[#dated].score)
+  end
+  return dated, time > now and time or nil, newest or nil
+end
