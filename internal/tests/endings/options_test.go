@@ -47,6 +47,7 @@ func options() []option {
 		with("WithDenyCache", rratelimiter.WithDenyCache(8)),
 		with("WithFailFast", rratelimiter.WithFailFast()),
 		with("WithInstalments", rratelimiter.WithInstalments()),
+		with("WithMaxDebt", rratelimiter.WithMaxDebt(5)),
 		with("WithFallback", rratelimiter.WithFallback(0.5)),
 	}
 }

@@ -37,6 +37,7 @@ const (
 	Waits     Kind = "wait"
 	TakesUpTo Kind = "up to n"
 	Peeks     Kind = "peek"
+	Charges   Kind = "charge"
 	GivesBack Kind = "give back"
 	Reads     Kind = "read"
 	Sets      Kind = "set"     // has the same effect if it is repeated
@@ -104,6 +105,23 @@ func (a Args) decided(err error, results ...rratelimiter.Result) Answer {
 	answer := a.granted(allowed, err)
 	answer.Results = results
 	return answer
+}
+
+// charged is the answer of a method that charges: all permits, or none with an error.
+func (a Args) charged(err error, results ...rratelimiter.Result) Answer {
+	if err != nil {
+		return Answer{Err: err}
+	}
+	return Answer{Allowed: len(a.Permits) == 0 || a.n() > 0, Taken: a.Permits, Results: results}
+}
+
+// used returns what was used of a grant: as many permits more than it has as a method is called
+// with.
+func (a Args) used(i int) int64 {
+	if a.Permits[i] < 0 {
+		return a.Permits[i]
+	}
+	return a.Grants[i].Permits() + a.Permits[i]
 }
 
 // takesNothing returns a method of a limiter that takes no permits.
@@ -191,6 +209,28 @@ var Methods = []Method{
 			return Answer{Err: err}
 		}
 		return Answer{Allowed: r.Allowed, Results: []rratelimiter.Result{r}}
+	}},
+	{Name: "Charge", Kind: Charges, Results: true, Call: func(ctx context.Context, a Args) Answer {
+		r, err := a.limiter().Charge(ctx, a.n())
+		return a.charged(err, r)
+	}},
+	{Name: "ChargeAll", Kind: Charges, Several: true, Each: true, Results: true, Call: func(
+		ctx context.Context, a Args,
+	) Answer {
+		results, err := a.Client.ChargeAll(ctx, a.Permits, a.Limiters...)
+		return a.charged(err, results...)
+	}},
+	{Name: "Grant.Settle", Kind: Charges, Grants: true, Call: func(ctx context.Context, a Args) Answer {
+		return a.charged(a.Grants[0].Settle(ctx, a.used(0)))
+	}},
+	{Name: "GrantAll.Settle", Kind: Charges, Several: true, Each: true, Grants: true, Call: func(
+		ctx context.Context, a Args,
+	) Answer {
+		used := make([]int64, len(a.Permits))
+		for i := range used {
+			used[i] = a.used(i)
+		}
+		return a.charged(rratelimiter.GrantAll(a.Grants).Settle(ctx, used))
 	}},
 	{Name: "Release", Kind: GivesBack, Call: func(ctx context.Context, a Args) Answer {
 		n, err := a.limiter().Release(ctx, a.n())
