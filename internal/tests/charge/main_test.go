@@ -7,12 +7,19 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
 const ms = time.Millisecond
 
-func TestMain(m *testing.M) { rig.Main(m) }
+// checks is the number of random stories, unless -rapid.checks is given.
+const checks = "100"
+
+func TestMain(m *testing.M) {
+	redistest.Drawing(map[string]string{"rapid.checks": checks})
+	rig.Main(m)
+}
 
 // result returns a Result, given its fields in their order.
 func result(allowed bool, limit, remaining int64, retry, next, reset time.Duration) rratelimiter.Result {

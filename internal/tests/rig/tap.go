@@ -86,8 +86,8 @@ func (p *Tap) Dial(ctx context.Context, network, addr string) (net.Conn, error) 
 // Tapped returns a client of the rig's server, with its clock and id, on connections with a tap.
 func (r *Rig) Tapped(opts ...rratelimiter.Option) (*rratelimiter.Client, *Tap) {
 	for _, s := range []*script.Script{
-		protocol.AcquireScript, protocol.AcquireManyScript, protocol.AllowAllScript, protocol.ExpireScript,
-		protocol.ReleaseScript, protocol.RenameScript, protocol.SetRateScript, protocol.StateScript,
+		protocol.AcquireScript, protocol.AcquireManyScript, protocol.AllowAllScript, protocol.ChargeScript,
+		protocol.ExpireScript, protocol.ReleaseScript, protocol.RenameScript, protocol.SetRateScript, protocol.StateScript,
 		protocol.TrySetRateScript,
 	} {
 		r.Must(r.Redis.ScriptLoad(r.T.Context(), s.Text).Err()) // so that no call is two
