@@ -20,8 +20,8 @@ type CallInfo struct {
 	// Callers is the number of callers whose requests the call carried. If the call fails, it includes
 	// the queued requests that fail with it. If a caller is neither Granted nor Denied, it continues
 	// to wait, its context has ended, or another limiter of the same call refused it. A call without
-	// callers takes a lease, or has added up all records of the limiter and repaired its free permits
-	// or its records (Repaired).
+	// callers takes a lease, counts a charge, or has added up all records of the limiter and repaired
+	// its free permits or its records (Repaired).
 	Callers, Granted, Denied int
 	Permits                  int64 // granted in total
 	// part of Permits that no caller received, because the callers had cancelled
@@ -81,11 +81,11 @@ type RequestObserver interface {
 type RequestInfo struct {
 	Limiter string // name
 	// Method is "Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "AcquireUpTo", "AllowAll",
-	// "AcquireAll" or "TryAcquireAllTimeout".
+	// "AcquireAll", "TryAcquireAllTimeout", "Charge" or "ChargeAll".
 	Method  string
 	Waits   bool          // whether the method waits for permits
 	Permits int64         // requested
-	Granted int64         // part of Permits that was granted
+	Granted int64         // part of Permits that was granted or, by a charge, counted
 	Leased  bool          // granted from a lease (WithLease), without a call
 	Latency time.Duration // from the start of the method to its answer
 	Err     error         // as returned to the caller; nil if the request was answered

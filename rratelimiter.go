@@ -23,6 +23,8 @@
 //     [Limiter.TryAcquire] returns only whether the permits were granted.
 //   - [Limiter.Peek] returns what Allow would return, and takes nothing.
 //   - [Limiter.Take] is Allow with a [Grant], which can give its permits back.
+//   - [Limiter.Charge] counts permits that were used, free or not: for work whose cost is known only
+//     afterwards. [Grant.Settle] makes what was taken what was used.
 //   - [Client.AllowAll] asks several limiters: all of them grant, or none does. [Client.TakeAll]
 //     returns a Grant of each. [Client.AcquireAll] waits until all of them grant.
 //   - [Limiter.SetRate] changes the rate. [Limiter.State] returns the rate and the permits in use.
@@ -145,10 +147,11 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 //
 // It grants at most [Rate.Permits] permits in any window of [Rate.Interval], wherever the window
 // starts. Grants are stored in records in Redis. A grant counts for one interval; then its permits
-// are free again. Callers need not return permits. More permits can be granted in a window if Redis
-// loses grants, if [WithFallback] grants permits locally, if clocks are wrong, or if grants that
-// still count are removed: by a method such as Release, Reset, Delete, or SetRate without
-// KeepState, or at the end of a TTL of Expire.
+// are free again. Callers need not return permits. Permits that were charged count, too
+// ([Limiter.Charge]), so less is granted until a debt is paid back. More permits can be granted in
+// a window if Redis loses grants, if [WithFallback] grants permits locally, if clocks are wrong, or
+// if grants that still count are removed: by a method such as Release, Reset, Delete, or SetRate
+// without KeepState, or at the end of a TTL of Expire.
 //
 // If the interval is shorter than 200 ms, records have the time of the grant in microseconds.
 // Otherwise, and always with the format [Redisson313], their time is rounded up to a whole
@@ -164,6 +167,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 //   - [Limiter.Acquire] waits until the permits are granted or its context ends. With
 //     [WithFailFast] it does not wait in vain.
 //   - [Limiter.AcquireUpTo] takes the permits that are free.
+//   - [Limiter.Charge] counts permits that were used already. It is never refused.
 //
 // Use Acquire in workers and Allow in front of a service. A request for more permits than the rate
 // fails with ErrExceedsRate (except AcquireUpTo and TakeUpTo, which take what is free), a request
@@ -224,10 +228,10 @@ type Result struct {
 	// while callers of this process wait. For an AllowAll in one step, only callers of AcquireAll
 	// count that wait for the same limiters, listed in the same order.
 	Remaining int64
-	// RetryAfter is 0 if Allowed. Otherwise it is the time until the requested permits are free, if no
-	// client takes permits until then. If Redis refuses the request while callers of this process
-	// wait, it is at least the time until the first of them can be served. For an AllowAll in one
-	// step, the same callers count as for Remaining.
+	// RetryAfter is 0 if Allowed; [Limiter.Charge] has its own rule. Otherwise it is the time until the
+	// requested permits are free, if no client takes permits until then. If Redis refuses the request
+	// while callers of this process wait, it is at least the time until the first of them can be
+	// served. For an AllowAll in one step, the same callers count as for Remaining.
 	RetryAfter time.Duration
 	// NextAfter is the time until the next of the permits in use returns, if no client gives back
 	// permits until then. It is 0 if no permit is in use, or if the time is not known. NextAfter may

@@ -10,6 +10,7 @@
 --         flags            ENFORCE, REBUILD, CHECK, WHOLE_SCORES, SERVER_TIME
 --         granularity      ms; '': none
 --         since            ms: a time before the first attempt; records from then on are searched
+--         id_count         how many ids are searched; 1: what was counted is not searched
 --         wanted           permits
 --         most             a debt has at most the permits of so many intervals
 -- reply 1 status           0; else as in acquire.lua, and then
@@ -26,7 +27,7 @@
 --         reset            us until all permits are free
 --
 -- Each permit counts from when a caller that waits would have it (debt.lua). A retry searches the
--- newest record of the charge, which has the first id: all records were written, or none was.
+-- records of the charge: all were written, or none was. The newest has the first id.
 
 --@include base
 --@include flags
@@ -38,13 +39,13 @@
 --@include grant
 --@include debt
 local client_now, age = ARGV[1], tonumber(ARGV[2])
-local ARGUMENTS = 7 -- of a limiter
+local ARGUMENTS = 8 -- of a limiter
 local limiters = #KEYS / 5
 
 -- read_limiter returns what is asked of a limiter, numbered from 0, with its configuration and its
--- state; or nil and a status. found: an earlier attempt was executed.
+-- state; or nil and a status. found: an earlier attempt was executed, and counted so much.
 local function read_limiter(number, found)
-  local record, configured_rate, flags, granularity, _, wanted, most =
+  local record, configured_rate, flags, granularity, _, _, wanted, most =
     unpack(ARGV, 3 + ARGUMENTS * number, 2 + ARGUMENTS * (number + 1))
   local limiter, fault = read_config(5 * number, configured_rate ~= '' and configured_rate or nil)
   local enforced = find(flags, ENFORCE, 1, true)
@@ -65,30 +66,34 @@ local function read_limiter(number, found)
     whole_scores = find(flags, WHOLE_SCORES, 1, true),
     own_clock = not find(flags, SERVER_TIME, 1, true),
     wanted = wanted,
-    counted = found and wanted or math.max(0, math.min(wanted, state.free + tonumber(most) * limiter.rate)),
+    counted = found or math.max(0, math.min(wanted, state.free + tonumber(most) * limiter.rate)),
   }
 end
 
--- was_executed tells whether an earlier attempt was executed: it left a record at each limiter
--- where it counted permits. It returns nil if that is no longer known.
-local function was_executed()
+-- find_charge returns what an earlier attempt counted at each limiter; false if it was not executed,
+-- nil if that is no longer known. Where its permits are not searched, it counted all that is
+-- wanted.
+local function find_charge()
   --@include recover
-  local known = true
+  local counted, executed, known = {}, false, true
   for i = 0, limiters - 1 do
-    local record, configured_rate, _, granularity, since = unpack(ARGV, 3 + ARGUMENTS * i, 7 + ARGUMENTS * i)
+    local record, configured_rate, _, granularity, since, id_count, wanted =
+      unpack(ARGV, 3 + ARGUMENTS * i, 9 + ARGUMENTS * i)
     local limiter = read_config(5 * i, configured_rate ~= '' and configured_rate or nil)
+    counted[i] = tonumber(wanted)
     if limiter then
       call('GET', limiter.value) -- fails before anything is written if the key has another type
-      local shared = granularity ~= ''
-      local prefix = string.sub(record, 1, -5)
-      local attempt = find_attempt(limiter.records, prefix, 1, tonumber(since), not shared and record, shared, '')
-      if attempt and #attempt > 0 then
-        return true
-      end
-      known = known and attempt and age < limiter.interval -- else its record may have expired
+      local shared, prefix = granularity ~= '', string.sub(record, 1, -5)
+      local attempt, share =
+        find_attempt(limiter.records, prefix, tonumber(id_count), tonumber(since), not shared and record, shared, '')
+      executed = executed or attempt and #attempt > 0
+      known = known and attempt and age < limiter.interval -- else its records may have expired
+      counted[i] = id_count ~= '1' and share or counted[i]
     end
   end
-  if known then
+  if executed then
+    return counted
+  elseif known then
     return false
   end
 end
@@ -126,14 +131,14 @@ end
 
 local found = false
 if age then
-  found = was_executed()
+  found = find_charge()
   if found == nil then
     return { 9, 0 }
   end
 end
 local all = {}
 for i = 0, limiters - 1 do
-  local one, status = read_limiter(i, found)
+  local one, status = read_limiter(i, found and found[i])
   if not one then
     return { status, i }
   end

@@ -52,11 +52,11 @@ type Observer struct {
 	tracer trace.Tracer                       // nil: no spans
 	calls  trace.Tracer                       // the same, if calls are traced
 
-	called, attempts, carried, requests metric.Int64Counter
-	permits, unclaimed, guarded         metric.Int64Counter
-	decisions, leases                   metric.Int64Counter
-	repaired, mismatched, fallbacks     metric.Int64Counter
-	callTime, waitTime                  metric.Float64Histogram
+	called, attempts, carried, requests  metric.Int64Counter
+	permits, charged, unclaimed, guarded metric.Int64Counter
+	decisions, leases                    metric.Int64Counter
+	repaired, mismatched, fallbacks      metric.Int64Counter
+	callTime, waitTime                   metric.Float64Histogram
 
 	mu      sync.Mutex
 	clients []weak.Pointer[rratelimiter.Client]
@@ -152,6 +152,7 @@ func New(config Config) (*Observer, error) {
 	o.requests = counter("rratelimiter.requests", "{request}", "Requests, by outcome: granted; denied; "+
 		"cached (denied without a call to Redis); failed; left (the context of a waiting caller ended while no call was in flight).")
 	o.permits = counter("rratelimiter.granted.permits", "{permit}", "Permits granted.")
+	o.charged = counter("rratelimiter.charged.permits", "{permit}", "Permits charged after their use, free or not.")
 	o.unclaimed = counter("rratelimiter.unclaimed.permits", "{permit}",
 		"Permits granted to callers that had already returned, and that no other caller could use.")
 	o.decisions = counter("rratelimiter.decisions", "{request}",
@@ -236,13 +237,15 @@ func add[N int | int64](ctx context.Context, c metric.Int64Counter, n N, a attri
 	}
 }
 
-// Request records how long a caller was blocked, and counts requests that leases grant, and
-// requests without a reply.
+// Request records how long a caller was blocked, and counts charged permits, requests that leases
+// grant, and requests without a reply.
 func (o *Observer) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	if o.tracer != nil {
 		ctx = o.traceRequest(ctx, info)
 	}
 	switch {
+	case series.Charged(info):
+		add(ctx, o.charged, info.Granted, o.all.Of(info.Limiter).plain)
 	case info.Leased:
 		l := o.all.Of(info.Limiter)
 		add(ctx, o.requests, 1, l.granted)

@@ -66,7 +66,7 @@ type limiter struct {
 	attempts, carried               prometheus.Counter
 	granted, denied, refused        prometheus.Counter // requests
 	doubted, left                   prometheus.Counter // requests without a reply
-	permits, unclaimed              prometheus.Counter
+	permits, charged, unclaimed     prometheus.Counter
 	byRedis, byLease                prometheus.Counter // requests
 	byCache, byFallback             prometheus.Counter
 	taken, returned, void           prometheus.Counter // permits of leases
@@ -122,6 +122,7 @@ func New(config Config) *Metrics {
 	requests := counter("requests_total", "Requests, by outcome: granted; denied; "+
 		"cached (denied without a call to Redis); failed; left (the context of a waiting caller ended while no call was in flight).", "outcome")
 	permits := counter("granted_permits_total", "Permits granted.")
+	charged := counter("charged_permits_total", "Permits charged after their use, free or not.")
 	unclaimed := counter(
 		"unclaimed_permits_total",
 		"Permits granted to callers that had already returned, and that no other caller could use.",
@@ -159,6 +160,7 @@ func New(config Config) *Metrics {
 			doubted:    requests.WithLabelValues(label, "failed"),
 			left:       requests.WithLabelValues(label, "left"),
 			permits:    permits.WithLabelValues(label),
+			charged:    charged.WithLabelValues(label),
 			unclaimed:  unclaimed.WithLabelValues(label),
 			byRedis:    decisions.WithLabelValues(label, "redis"),
 			byLease:    decisions.WithLabelValues(label, "lease"),
@@ -228,10 +230,12 @@ func add[N int | int64](c prometheus.Counter, n N) {
 	}
 }
 
-// Request records how long a caller was blocked, and counts requests that leases grant, and
-// requests without a reply.
+// Request records how long a caller was blocked, and counts charged permits, requests that leases
+// grant, and requests without a reply.
 func (m *Metrics) Request(ctx context.Context, info rratelimiter.RequestInfo) {
 	switch {
+	case series.Charged(info):
+		add(m.all.Of(info.Limiter).charged, info.Granted)
 	case info.Leased:
 		l := m.all.Of(info.Limiter)
 		l.granted.Inc()

@@ -28,6 +28,7 @@ type ChargePart struct {
 
 	record []byte // of all permits; if one cannot hold them, only its prefix counts
 	since  int64  // time of the first attempt or an earlier one, µs since the epoch
+	ids    int64  // how many ids a retry searches
 }
 
 // Args appends the arguments of an attempt, with the current time. All attempts have the same
@@ -49,7 +50,7 @@ func (r *Charge) Args(args []any, find bool) []any {
 		m.date(now, first)
 		flags := flagsOf(m.common(m.Sets), flag{flagCheck, m.Check}, flag{flagServerTime, m.ServerTime})
 		args = append(
-			args, m.record, m.own, flags, orNone(m.Bucket()), millisText(m.since), min(m.Permits, mostPermits), m.MaxDebt,
+			args, m.record, m.own, flags, orNone(m.Bucket()), millisText(m.since), m.ids, min(m.Permits, mostPermits), m.MaxDebt,
 		)
 	}
 	return args
@@ -76,6 +77,9 @@ func (m *ChargePart) date(now int64, first bool) {
 	held := uint32(min(m.Permits, math.MaxUint32))
 	if m.Bucket() > 0 {
 		prefix = record.AppendShare(prefix, m.Format, held)
+	}
+	if m.ids = ids; m.Bucket() > 0 || m.Format == record.Redisson313 {
+		m.ids = 1 // no id tells what several records hold, or ids repeat too soon
 	}
 	m.record = binary.LittleEndian.AppendUint32(prefix, held)
 }

@@ -144,6 +144,18 @@ func requests(t *testing.T, start func(func(string) string, int) Exporter) {
 			t.Context(), rratelimiter.RequestInfo{Permits: 3, Granted: 3, Leased: true},
 			map[string]float64{"requests{outcome=granted}": 1, "decisions{by=lease}": 1, "granted.permits{}": 3},
 		},
+		"charged": {
+			t.Context(), rratelimiter.RequestInfo{Method: "Charge", Permits: 30, Granted: 30},
+			map[string]float64{"charged.permits{}": 30},
+		},
+		"charged by a lease": {
+			t.Context(), rratelimiter.RequestInfo{Method: "ChargeAll", Permits: 3, Granted: 3, Leased: true},
+			map[string]float64{"charged.permits{}": 3},
+		},
+		"charged up to the bound": {
+			t.Context(), rratelimiter.RequestInfo{Method: "Charge", Permits: 30, Granted: 7, Err: rratelimiter.ErrDebtBound},
+			map[string]float64{"charged.permits{}": 7},
+		},
 		"too large": {t.Context(), rratelimiter.RequestInfo{Err: rratelimiter.ErrExceedsRate}, nil},
 		"in vain": {
 			t.Context(), rratelimiter.RequestInfo{Waits: true, Err: &rratelimiter.NotInTimeError{}},

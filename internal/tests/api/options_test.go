@@ -87,7 +87,7 @@ func TestLimiterOptionsComeOnTopOfDefaults(t *testing.T) {
 		),
 	)
 	want := dispatch.Settings{
-		Options: protocol.Options{Own: protocol.Rate{Permits: 1, Interval: 1000}, Format: record.Redisson321},
+		Options: protocol.Options{Own: protocol.Rate{Permits: 1, Interval: 1000}, Format: record.Redisson321, MaxDebt: 10},
 	}
 	if got := rig.Settings(c.RateLimiter("rl")); got != want {
 		t.Errorf("the defaults give %+v, want %+v", got, want)
@@ -95,7 +95,7 @@ func TestLimiterOptionsComeOnTopOfDefaults(t *testing.T) {
 	want = dispatch.Settings{Options: protocol.Options{
 		Own: protocol.Rate{
 			Permits: 2, Interval: 1000,
-		}, Enforced: true, Format: record.Redisson321, ServerTime: true, RecordPerRequest: true,
+		}, Enforced: true, Format: record.Redisson321, ServerTime: true, RecordPerRequest: true, MaxDebt: 10,
 	}}
 	got := rig.Settings(c.RateLimiter("rl", rratelimiter.WithEnforcedRate(rratelimiter.PerSecond(2)),
 		rratelimiter.WithServerTime(), rratelimiter.WithRecordPerRequest()))

@@ -113,3 +113,19 @@ func TestALostChargeOfSeveralLimitersCountsOnce(t *testing.T) {
 		}
 	})
 }
+
+// The retry of a charge that reached the bound says so, too.
+func TestTheRetryOfAChargeKnowsItsBound(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		client, tap := r.Tapped()
+		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithMaxDebt(2))
+		tap.Plan(rig.Plan{Cut: true})
+		if _, err := l.Charge(t.Context(), 50); !errors.Is(err, rratelimiter.ErrDebtBound) {
+			t.Error(err)
+		}
+		if s := rig.State(t, l); s.Used != 30 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
