@@ -67,7 +67,7 @@ func windows(tr *trace) (faults []string) {
 		var grants []window.Grant
 		for _, c := range tr.calls {
 			for at, of := range c.of {
-				if of == i && c.granted[at] <= l.rate.Permits {
+				if of == i && c.granted[at] <= l.rate.Permits && !c.charges() {
 					grants = append(grants, window.Grant{
 						Permits: c.granted[at], Start: time.Unix(0, int64(c.start)), End: time.Unix(0, int64(c.end)),
 					})
@@ -89,13 +89,25 @@ func windows(tr *trace) (faults []string) {
 					sum += r.n
 				}
 			}
-			if sum > l.rate.Permits {
+			if sum > l.rate.Permits*(1+tr.debt(i)) {
 				faults = append(faults, fmt.Sprintf("limiter %d: records with %d permits at %v", i, sum, e.at))
 				break
 			}
 		}
 	}
 	return faults
+}
+
+// debt returns how many intervals' permits of a limiter the story may owe.
+func (tr *trace) debt(limiter int) int64 {
+	charged := slices.ContainsFunc(tr.asks, func(a ask) bool { return a.charges() && slices.Contains(a.of, limiter) })
+	switch l := &tr.limiters[limiter]; {
+	case !charged:
+		return 0
+	case l.has("WithMaxDebt"):
+		return int64(l.debt)
+	}
+	return 10
 }
 
 // outage reports whether the process may decide at a time of the story.
@@ -110,7 +122,7 @@ func (tr *trace) outage() bool {
 
 func sums(tr *trace) (faults []string) {
 	for i, l := range tr.limiters {
-		told, unknown := int64(0), int64(0)
+		told, unknown, bound := int64(0), int64(0), false
 		// taken has more than was told: a lease; a retry that dates all permits of a period anew; and
 		// permits that were given back, because another limiter refused
 		more := l.has("WithLease") ||
@@ -122,6 +134,7 @@ func sums(tr *trace) (faults []string) {
 					continue
 				}
 				told += c.granted[at]
+				bound = bound || c.bound
 				var partly *rratelimiter.PartlyTakenError
 				if errors.As(c.err, &partly) {
 					told += partly.Taken
@@ -131,7 +144,7 @@ func sums(tr *trace) (faults []string) {
 				}
 			}
 		}
-		if told > tr.taken[i] && !(l.has("WithFallback") && tr.outage()) {
+		if told > tr.taken[i] && !bound && !(l.has("WithFallback") && tr.outage()) {
 			faults = append(faults, fmt.Sprintf("limiter %d: %d permits were told, %d taken", i, told, tr.taken[i]))
 		}
 		if tr.taken[i] > told+unknown && !more {
@@ -144,7 +157,7 @@ func sums(tr *trace) (faults []string) {
 // above returns the index of a limiter of a call whose rate is less than the permits wanted; -1 if
 // there is none.
 func (tr *trace) above(c *call) int {
-	if c.upTo() {
+	if c.upTo() || c.charges() {
 		return -1
 	}
 	for i, of := range c.of {
@@ -167,7 +180,7 @@ func (tr *trace) behindInstalments(c *call) bool {
 
 func endsAsDocumented(tr *trace, c *call) string {
 	exempt := tr.exempt(c.start, c.end)
-	invalid := slices.Min(c.n) < 1
+	invalid := slices.Min(c.n) < 1 && !c.charges()
 	switch above := tr.above(c) >= 0; {
 	case exempt && c.err != nil && !invalid:
 		return ""

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -42,6 +43,7 @@ type call struct {
 	allowed    bool
 	results    []rratelimiter.Result
 	err        error
+	bound      bool // a debt reached its bound, so the charge counted at most what is granted
 	panicked   any
 	again      *call // the next try of a client that obeys RetryAfter
 	cancelled  bool  // it still waited when the story was over
@@ -283,6 +285,14 @@ func (x *player) do(ctx context.Context, c *call) {
 	case "Take":
 		_, result, c.err = l.Take(ctx, n)
 		c.results, c.allowed = []rratelimiter.Result{result}, result.Allowed
+	case "Charge":
+		_, c.err = l.Charge(ctx, n)
+		c.charged()
+		return
+	case "ChargeAll":
+		_, c.err = client.ChargeAll(ctx, c.n, limiters...)
+		c.charged()
+		return
 	case "AcquireUpTo":
 		c.granted[0], c.err = l.AcquireUpTo(ctx, n)
 		c.allowed = c.granted[0] > 0
@@ -305,6 +315,17 @@ func (x *player) do(ctx context.Context, c *call) {
 		panic(c.method)
 	}
 	if c.allowed && !c.upTo() {
+		copy(c.granted, c.n)
+	}
+}
+
+// charged notes what a charge has counted. One whose debt reached the bound is judged by the records.
+func (c *call) charged() {
+	c.bound = errors.Is(c.err, rratelimiter.ErrDebtBound)
+	if c.bound {
+		c.err = nil
+	}
+	if c.allowed = c.err == nil; c.allowed {
 		copy(c.granted, c.n)
 	}
 }

@@ -85,10 +85,10 @@ func (s *story) name(limiter int) string {
 var (
 	singles = []string{
 		"Acquire", "TryAcquireTimeout", "TryAcquire", "Allow", "Allow, obey", "AcquireUpTo", "Take", "TakeUpTo", "Peek",
-		"Acquire", "TryAcquireTimeout", "Acquire", "TryAcquireTimeout",
+		"Acquire", "TryAcquireTimeout", "Acquire", "TryAcquireTimeout", "Charge",
 	}
 	together = []string{
-		"AcquireAllN", "TryAcquireAllTimeout", "AllowAllN", "TakeAll", "AcquireAllN", "TryAcquireAllTimeout",
+		"AcquireAllN", "TryAcquireAllTimeout", "AllowAllN", "TakeAll", "AcquireAllN", "TryAcquireAllTimeout", "ChargeAll",
 	}
 )
 
@@ -188,7 +188,11 @@ func (s *story) drawAsk(t *rapid.T, at time.Duration) ask {
 		}
 	}
 	for _, i := range a.of {
-		a.n = append(a.n, sizes(&s.limiters[i]))
+		n := sizes(&s.limiters[i])
+		if a.charges() {
+			n += one(t, "debt", []int64{0, 1, 2}) * s.limiters[i].rate.Permits
+		}
+		a.n = append(a.n, n)
 	}
 	if a.method == "TryAcquireAllTimeout" {
 		for i := range a.n {
@@ -248,6 +252,9 @@ func (a *ask) waits() bool {
 	}
 	return false
 }
+
+// Charges reports whether a request is never refused.
+func (a *ask) charges() bool { return a.method == "Charge" || a.method == "ChargeAll" }
 
 // UpTo reports whether a request takes what is free.
 func (a *ask) upTo() bool { return a.method == "AcquireUpTo" || a.method == "TakeUpTo" }

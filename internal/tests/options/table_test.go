@@ -26,6 +26,7 @@ type settings struct {
 	granularity, lease time.Duration
 	format             rratelimiter.RecordFormat
 	cached             int
+	debt               int
 	fraction           float64
 }
 
@@ -124,6 +125,19 @@ var limiterRows = []row{
 		},
 		value:   func(s *settings) any { return s.cached },
 		refuses: func(s *settings) bool { return s.cached < 1 },
+	},
+	{
+		name:   "WithMaxDebt",
+		option: func(s *settings) rratelimiter.LimiterOption { return rratelimiter.WithMaxDebt(s.debt) },
+		draw: func(t *rapid.T, s *settings, wild bool) {
+			all := []int{0, 1, 2, 1000}
+			if wild {
+				all = append(all, -1, 1001)
+			}
+			s.debt = one(t, "debt", all)
+		},
+		value:   func(s *settings) any { return s.debt },
+		refuses: func(s *settings) bool { return s.debt < 0 || s.debt > 1000 },
 	},
 	{
 		name:   "WithFailFast",
