@@ -192,7 +192,9 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 			one.kept = of.Interval + keepSlack
 		}
 		one.yieldUntil = one.share.Divide(of.Shared(), since, next.free.Sub(since), next.Of(i))
-		together = max(together, of.Together)
+		if next.FreeAt(i).After(since) { // else it is about a request behind next
+			together = max(together, of.Together)
+		}
 	}
 	if q.poll(m, next.free.Sub(m.Clock)) {
 		p.yieldNothing()

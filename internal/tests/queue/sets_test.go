@@ -113,6 +113,29 @@ func TestASetBehindACallerThatFailsLooksAgain(t *testing.T) {
 	})
 }
 
+// The first set waits for x alone. That the one behind it waits for y, and longer, does not delay it.
+func TestASetDoesNotWaitForPermitsOfTheOneBehindIt(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		x, y := perSecond(p, "{t}x", 1), p.RateLimiter(
+			"{t}y", rratelimiter.WithRate(rratelimiter.Rate{Permits: 2, Interval: 3 * time.Second}), rratelimiter.WithFailFast(),
+		)
+		b.Granted("who takes one of each", acquireAll(b, 1, x, y), 0)
+		by := func(deadline time.Duration, ofY int64) *rig.Call {
+			return b.Call(func(ctx context.Context) (bool, error) {
+				ctx, cancel := context.WithDeadline(ctx, b.Start.Add(deadline))
+				defer cancel()
+				err := p.AcquireAllN(ctx, []int64{ofY, 1}, y, x)
+				return err == nil, err
+			})
+		}
+		first := by(2*time.Second, 1)
+		by(3010*ms, 2)
+		b.SleepTo(10 * time.Second)
+		b.Granted("the first set", first, time.Second)
+	})
+}
+
 // A call for a set that was under way while a set in front of it got its permits kept these free
 // once more: it is made again.
 func TestASetIsAskedForAgainOnceOneInFrontHasItsPermits(t *testing.T) {
