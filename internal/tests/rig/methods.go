@@ -301,6 +301,10 @@ var Methods = []Method{
 		a.limiter().Health()
 		return Answer{}
 	}},
+	{Name: "Redis", Kind: Knows, Call: func(_ context.Context, a Args) Answer {
+		a.Client.Redis()
+		return Answer{}
+	}},
 	{Name: "Waiting", Kind: Knows, Call: func(_ context.Context, a Args) Answer {
 		a.Client.Waiting()
 		return Answer{}
