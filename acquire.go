@@ -536,6 +536,7 @@ func (c *Client) waitInOrder(
 func (c *Client) askInOrder(
 	ctx context.Context, operation string, a dispatch.Ask, permits []int64, limiters []*Limiter,
 ) ([]Result, error) {
+	fresh := a.Waits || a.Sources != nil // as in one step: no deny cache answers
 	sources := a.Sources
 	if sources == nil {
 		sources = make([]dispatch.Source, len(limiters))
@@ -543,7 +544,7 @@ func (c *Client) askInOrder(
 	results := make([]Result, len(limiters))
 	for i, l := range limiters {
 		var err error
-		one := dispatch.Ask{N: permits[i], Detail: true, Until: a.Until, Source: &sources[i]}
+		one := dispatch.Ask{N: permits[i], Detail: true, Fresh: fresh, Until: a.Until, Source: &sources[i]}
 		results[i], err = l.request(ctx, operation+" of", one)
 		if err != nil {
 			back := undo(ctx, operation, permits, limiters[:i], sources)

@@ -32,8 +32,8 @@ import (
 //   - if this process granted them locally (FailLocal);
 //   - if the limiter has no method Release, such as the limiters of the package classic.
 //
-// With rratelimiter.WithDenyCache, such a limit does not use its cache, and is not checked in one
-// call with others: another process can have given permits back. A penalty of the limit is cached.
+// With rratelimiter.WithDenyCache, such a limit does not use its cache, because another process can
+// have given permits back. A penalty of the limit is cached.
 func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)

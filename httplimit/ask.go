@@ -67,22 +67,18 @@ func (p *Policy) askAll(ctx *bound, claims []Claim) ([]Answer, error) {
 }
 
 // together returns the limiters and permits for one call. It returns nil if one call cannot check
-// the claims, or if one of them must be asked for past its deny cache.
+// the claims.
 func together(claims []Claim) ([]*rratelimiter.Limiter, []int64) {
 	limiters, permits := make([]*rratelimiter.Limiter, len(claims)), make([]int64, len(claims))
 	for i, c := range claims {
 		l, ok := c.Limiter.(*rratelimiter.Limiter)
-		if !ok || i > 0 && l.Client() != limiters[0].Client() || c.pastCache(l) {
+		if !ok || i > 0 && l.Client() != limiters[0].Client() {
 			return nil, nil
 		}
 		limiters[i], permits[i] = l, c.Permits
 	}
 	return limiters, permits
 }
-
-// pastCache reports whether Redis must decide on a claim although its limiter has a deny cache:
-// other processes give permits back after their responses.
-func (c Claim) pastCache(l *rratelimiter.Limiter) bool { return c.settles() && l.DenyCache() > 0 }
 
 // A way gives back n of the permits of an answer. It is nil if the limiter cannot take permits
 // back, or granted none.
@@ -130,12 +126,15 @@ func (p *Policy) allow(ctx context.Context, c Claim) (Answer, error) {
 	return Answer{Claim: c, Result: r, Refused: !r.Allowed, back: back}, err
 }
 
-// takeFrom takes the permits of a claim from its limiter.
-func (c Claim) takeFrom(ctx context.Context, l *rratelimiter.Limiter) (*rratelimiter.Grant, rratelimiter.Result, error) {
-	if !c.pastCache(l) {
+// takeFrom takes the permits of a claim from its limiter. If some may come back after the response,
+// also in other processes, the limiter must not answer from its deny cache.
+func (c Claim) takeFrom(
+	ctx context.Context, l *rratelimiter.Limiter,
+) (*rratelimiter.Grant, rratelimiter.Result, error) {
+	if !c.settles() || l.DenyCache() == 0 {
 		return l.Take(ctx, c.Permits)
 	}
-	grants, results, err := l.Client().TakeAll(ctx, []int64{c.Permits}, l) // a set has no deny cache
+	grants, results, err := l.Client().TakeAll(ctx, []int64{c.Permits}, l) // does not use it
 	switch {
 	case err != nil:
 		return nil, rratelimiter.Result{}, err

@@ -26,6 +26,7 @@ type Ask struct {
 	Rest []int64 // permits of the other limiters of a set
 	// the result has NextAfter, ResetAfter, and RetryAfter even if the caller does not wait
 	Detail  bool
+	Fresh   bool      // the deny cache does not answer
 	Waits   bool      // the request stays queued until it is granted
 	Until   time.Time // the end of the caller's timeout, by the client's clock; zero: none
 	Source  *Source   // filled in with a grant; nil: not needed

@@ -153,7 +153,7 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 			return result, true, nil
 		}
 	}
-	cached := !a.Waits && l.settings.DenyCache > 0
+	cached := !a.Waits && !a.Fresh && l.settings.DenyCache > 0
 	if cached {
 		if result, known := l.fromDenyCache(a.N); known != nil {
 			if known.Hit()%answersInARow == 0 {
