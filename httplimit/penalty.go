@@ -125,6 +125,9 @@ func (p *Policy) wait(ctx context.Context, c Claim, left time.Duration) time.Dur
 		return 0
 	}
 	r, err := l.Peek(ctx, c.Permits)
+	if errors.Is(err, rratelimiter.ErrExceedsRate) && c.Permits > 1 {
+		r, err = l.Peek(ctx, 1) // as askOne asks for one permit then
+	}
 	switch {
 	case err != nil:
 		p.tell(ctx, err)

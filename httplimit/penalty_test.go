@@ -411,7 +411,8 @@ func TestNoPenaltyWhileTheProcessDecides(t *testing.T) {
 
 // Without its rate, what counted of a limit is not known.
 func TestPenaltyOfALimitThatCountsWithoutARate(t *testing.T) {
-	client := limittest.New(t).Client()
+	seen := &decisions{}
+	client := limittest.New(t).Client(rratelimiter.WithObserver(seen))
 	shared := client.RateLimiter("a", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
 	guard := patient(Shared("a", shared).CountIf(succeeded).Penalty(client, time.Hour))
 	guard.Policy.Logger = quiet
@@ -421,6 +422,22 @@ func TestPenaltyOfALimitThatCountsWithoutARate(t *testing.T) {
 	if !errors.Is(failed, rratelimiter.ErrInvalidOption) {
 		t.Errorf("the error is %v", failed)
 	}
+	if len(seen.reported) != 1 || seen.reported[0].Outcome != "failed closed" {
+		t.Errorf("the client's observer was told %+v", seen.reported)
+	}
+}
+
+// A request that costs more than a rate that the guard does not know asks for one permit, also while
+// it has a penalty.
+func TestPenaltyOfACostAboveTheRate(t *testing.T) {
+	client := limittest.New(t).Client()
+	shared := client.RateLimiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(1)))
+	guard := patient(Shared("a", shared).Cost(ten).Penalty(client, time.Second))
+	guard.Policy.Logger = quiet
+	h := guard.Middleware(ok)
+	wantCodes(t, h, "192.0.2.1", "/", 200)
+	wantRefused(t, h, "/", 60)
+	wantRefused(t, h, "/", 60)
 }
 
 // If a limiter takes no permits back, all requests count, and its refusals begin penalties.

@@ -214,6 +214,7 @@ func (p *Policy) Count(o Outcome) int64 {
 func (p *Policy) Decide(ctx context.Context, claims ...Claim) Decision {
 	started := time.Now()
 	var d Decision
+	observer := p.observer(claims)
 	claims = p.limited(ctx, claims)
 	enforced, shadowed := p.split(claims)
 	if len(enforced) > 0 {
@@ -226,7 +227,7 @@ func (p *Policy) Decide(ctx context.Context, claims ...Claim) Decision {
 	p.scatter(&d)
 	d.Took = time.Since(started)
 	p.counts[d.Outcome].Add(1)
-	if o, ok := p.observer(claims).(rratelimiter.GuardObserver); ok {
+	if o, ok := observer.(rratelimiter.GuardObserver); ok {
 		o.Guard(ctx, rratelimiter.GuardInfo{Policy: p.Name, Outcome: d.Outcome.String(), Latency: d.Took, Err: d.Err})
 	}
 	switch {
@@ -268,7 +269,7 @@ func (p *Policy) observer(claims []Claim) rratelimiter.Observer {
 	}
 	client := p.known.Load()
 	for _, c := range claims {
-		if l, ours := c.Limiter.(*rratelimiter.Limiter); ours {
+		if l, ours := c.Limiter.(*rratelimiter.Limiter); ours && l != nil {
 			if client == nil {
 				p.known.CompareAndSwap(nil, l.Client())
 			}
