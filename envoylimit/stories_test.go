@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -46,17 +47,33 @@ func TestStoriesHaveEachField(t *testing.T) {
 	}
 }
 
-// A domain has a rule for any value of k, perhaps one for the values a*, and one for k2 with m. Each
-// rule has a rate per second.
+// Each of two domains has a rule for any value of k, perhaps one for the values a*, and one for k2
+// with m. The rates are per second or per minute.
 type domain struct {
+	unit            typev3.RateLimitUnit
 	any, some, next int64
 	wild            bool
 	shadow, lease   bool // of the rule for any value
 	replaces        bool // the rule for a* replaces that for any value
 }
 
+var (
+	intervals = map[typev3.RateLimitUnit]time.Duration{
+		typev3.RateLimitUnit_SECOND: time.Second, typev3.RateLimitUnit_MINUTE: time.Minute,
+	}
+	domains = []string{"shop", "bank"}
+)
+
 func (d domain) file() string {
-	text := fmt.Sprintf("domains:\n  shop:\n    - {key: k, name: any, rate: %d/s", d.any)
+	text := "domains:\n"
+	for _, name := range domains {
+		text += "  " + name + ":\n" + d.rules()
+	}
+	return strings.ReplaceAll(text, "/UNIT", "/"+intervals[d.unit].String())
+}
+
+func (d domain) rules() string {
+	text := fmt.Sprintf("    - {key: k, name: any, rate: %d/UNIT", d.any)
 	if d.shadow {
 		text += ", shadow: true"
 	}
@@ -65,26 +82,30 @@ func (d domain) file() string {
 	}
 	text += "}\n"
 	if d.wild {
-		text += fmt.Sprintf("    - {key: k, value: 'a*', shared: true, rate: %d/s", d.some)
+		text += fmt.Sprintf("    - {key: k, value: 'a*', shared: true, rate: %d/UNIT", d.some)
 		if d.replaces {
 			text += ", name: some, replaces: any"
 		}
 		text += "}\n"
 	}
-	return text + fmt.Sprintf("    - {key: k2, descriptors: [{key: m, rate: %d/s}]}\n", d.next)
+	return text + fmt.Sprintf("    - {key: k2, descriptors: [{key: m, rate: %d/UNIT}]}\n", d.next)
 }
 
 // An asked is what a descriptor asks, by the model.
 type asked struct {
-	limiter string
-	rate    int64
-	hits    uint64
-	shadow  bool
+	limiter  string // in its domain
+	rate     int64
+	interval time.Duration
+	hits     uint64
+	shadow   bool
 }
 
-const override = 3 // requests per second
+const override = 3 // requests per unit
 
 func (d domain) asked(r *ratelimitv3.RateLimitRequest) (all []asked) {
+	if !slices.Contains(domains, r.Domain) {
+		return nil
+	}
 	replaced := false
 	for _, one := range r.Descriptors {
 		a := asked{hits: uint64(max(1, r.HitsAddend))}
@@ -104,6 +125,7 @@ func (d domain) asked(r *ratelimitv3.RateLimitRequest) (all []asked) {
 			a.limiter, a.rate = "next "+value+one.Entries[1].Value, d.next
 		}
 		if a.limiter != "" && a.hits > 0 {
+			a.interval = intervals[d.unit]
 			all = append(all, a)
 		}
 	}
@@ -121,13 +143,13 @@ func (d domain) asked(r *ratelimitv3.RateLimitRequest) (all []asked) {
 
 func drawRequest(t *rapid.T, d domain) *ratelimitv3.RateLimitRequest {
 	hits := []uint64{1, 2, 0, uint64(d.any), uint64(d.any) + 1, uint64(d.next), 1 << 62}
-	r := to("shop")
+	r := to(rapid.SampledFrom([]string{"shop", "shop", "bank", "none"}).Draw(t, "domain"))
 	r.HitsAddend = uint32(rapid.SampledFrom(hits[:6]).Draw(t, "hits of the request"))
 	for range rapid.IntRange(1, 3).Draw(t, "descriptors") {
 		one := of(rapid.SampledFrom([]string{"k=b", "k=a1", "k=a2", "k2=x m=y", "k2=x", "o=1"}).Draw(t, "entries"))
 		if one.Entries[0].Key == "o" {
 			one.Limit = &ratelimit.RateLimitDescriptor_RateLimitOverride{
-				RequestsPerUnit: override, Unit: typev3.RateLimitUnit_SECOND,
+				RequestsPerUnit: override, Unit: d.unit,
 			}
 		}
 		if rapid.Bool().Draw(t, "own hits") {
@@ -148,28 +170,28 @@ type take struct {
 // A model is a sliding window for each limiter.
 type model map[string][]take
 
-func (m model) fits(limiter string, rate int64, hits uint64, now time.Time) bool {
+func (m model) fits(limiter string, a asked, now time.Time) bool {
 	used := int64(0)
 	for _, t := range m[limiter] {
-		if now.Sub(t.at) < time.Second {
+		if now.Sub(t.at) < a.interval {
 			used += t.permits
 		}
 	}
-	return hits <= uint64(rate) && used+int64(hits) <= rate
+	return a.hits <= uint64(a.rate) && used+int64(a.hits) <= a.rate
 }
 
 // decide returns whether a request is over a limit. If it is not, its permits are taken.
-func (m model) decide(all []asked, now time.Time) (over bool) {
+func (m model) decide(domain string, all []asked, now time.Time) (over bool) {
 	sums := map[string]asked{}
 	for _, a := range all {
-		a.hits = min(a.hits, 1<<60) + sums[a.limiter].hits
-		sums[a.limiter] = a
+		a.hits = min(a.hits, 1<<60) + sums[domain+" "+a.limiter].hits
+		sums[domain+" "+a.limiter] = a
 	}
 	for limiter, a := range sums {
-		over = over || !a.shadow && !m.fits(limiter, a.rate, a.hits, now)
+		over = over || !a.shadow && !m.fits(limiter, a, now)
 	}
 	for limiter, a := range sums {
-		if m.fits(limiter, a.rate, a.hits, now) && (a.shadow || !over) {
+		if m.fits(limiter, a, now) && (a.shadow || !over) {
 			m[limiter] = append(m[limiter], take{now, int64(a.hits)})
 		}
 	}
@@ -177,11 +199,14 @@ func (m model) decide(all []asked, now time.Time) (over bool) {
 }
 
 // A request is over the limit exactly if its descriptors together ask a limiter for more than is
-// free, and then it takes nothing. A valid request gets no error.
+// free, and then it takes nothing. A valid request gets no error, unless a limit applies and Redis
+// fails: then it takes nothing, either.
 func TestStories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rate := rapid.SampledFrom([]int64{1, 2, 3, 0, 10})
-		d := domain{any: rate.Draw(rt, "rate"), some: rate.Draw(rt, "rate of a*"), next: rate.Draw(rt, "rate of k2")}
+		unit := rapid.SampledFrom([]typev3.RateLimitUnit{typev3.RateLimitUnit_SECOND, typev3.RateLimitUnit_MINUTE})
+		d := domain{unit: unit.Draw(rt, "unit"), any: rate.Draw(rt, "rate")}
+		d.some, d.next = rate.Draw(rt, "rate of a*"), rate.Draw(rt, "rate of k2")
 		d.wild, d.shadow = rapid.Bool().Draw(rt, "a*"), rapid.IntRange(0, 3).Draw(rt, "shadow") == 3
 		d.lease = rapid.IntRange(0, 3).Draw(rt, "lease") == 3
 		d.replaces = d.wild && rapid.Bool().Draw(rt, "replaces")
@@ -199,22 +224,44 @@ func TestStories(t *testing.T) {
 		service.SetDomains(f.Domains)
 		m := model{}
 		for i := range rapid.IntRange(1, 6).Draw(rt, "requests") {
-			s.Advance(rapid.SampledFrom([]time.Duration{
-				0, time.Millisecond, 500 * time.Millisecond, 999 * time.Millisecond, time.Second,
-			}).Draw(rt, "pause"))
+			unit := intervals[d.unit]
+			pauses := []time.Duration{0, time.Millisecond, unit / 2, unit - time.Millisecond, unit}
+			if d.lease { // its permits may return late by 125 ms
+				pauses = []time.Duration{0, unit/2 + 200*time.Millisecond, 2 * unit}
+			}
+			s.Advance(rapid.SampledFrom(pauses).Draw(rt, "pause"))
 			r := drawRequest(rt, d)
 			invalid := false
 			for _, one := range r.Descriptors {
 				invalid = invalid || one.IsNegativeHits
 			}
-			got, err := service.ShouldRateLimit(t.Context(), r)
-			if (err != nil) != invalid || len(failed) > 0 {
-				rt.Fatalf("%s%v\nrequest %d: %v, %v", d.file(), r, i, err, failed)
+			// a lease decides without Redis
+			all, fault := d.asked(r), rapid.IntRange(0, 9).Draw(rt, "fault") == 9 && !d.lease
+			if fault {
+				s.Fail("ERR the story's fault")
 			}
-			if invalid {
+			got, err := service.ShouldRateLimit(t.Context(), r)
+			s.Fail("")
+			enforced := slices.ContainsFunc(all, func(a asked) bool { return !a.shadow })
+			// what exceeds the rate alone can be refused without Redis
+			if never := fault && err == nil && (model{}).decide(r.Domain, all, s.Now()); never {
+				if got.OverallCode != ratelimitv3.RateLimitResponse_OVER_LIMIT {
+					rt.Fatalf("%s%v\nrequest %d: %s", d.file(), r, i, shown(got))
+				}
+				failed = nil
 				continue
 			}
-			want := m.decide(d.asked(r), s.Now())
+			if (err != nil) != (invalid || fault && enforced) || len(failed) > 0 && !fault {
+				rt.Fatalf("%s%v\nrequest %d: %v, %v", d.file(), r, i, err, failed)
+			}
+			failed = nil
+			if fault { // nothing is taken, and what is only watched refuses nothing
+				all = nil
+			}
+			if err != nil {
+				continue
+			}
+			want := m.decide(r.Domain, all, s.Now())
 			over := got.OverallCode == ratelimitv3.RateLimitResponse_OVER_LIMIT
 			if over != want {
 				rt.Fatalf("%s%v\nrequest %d: %s, want over limit: %v", d.file(), r, i, shown(got), want)
