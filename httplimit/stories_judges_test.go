@@ -369,11 +369,14 @@ func (p *play) explain(e *event, a Answer) {
 	}
 	most, _ := p.sums(e, a.Name, e.decided)
 	waiting, later := false, false
+	// one call cannot check limits of which one is asked for more than its rate: a request then takes
+	// the permits of the first limit for a moment
+	apart := p.shared && p.cost > p.rate.Permits && p.other.Permits > 0
 	for _, o := range p.events {
-		waiting = waiting || o != e && o.came <= e.decided && o.decided > e.decided
+		waiting = waiting || o != e && o.came <= e.decided && (o.decided > e.decided || apart && o.decided == e.decided)
 		later = later || o != e && o.decided > e.decided && o.decided <= e.decided+p.wait
 	}
-	if waiting { // permits are kept for requests that wait
+	if waiting { // permits are kept for requests that wait, or taken by one that another limit refuses
 		return
 	}
 	if a.Name == "main" && p.lease > 0 && most > 0 {

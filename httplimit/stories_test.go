@@ -199,7 +199,9 @@ func TestLimitsAreRefusedWhereTheyAreMade(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rate := rratelimiter.Rate{
 			Permits:  rapid.SampledFrom([]int64{1, 0, -1, 1<<32 - 1, 1 << 32}).Draw(rt, "rate"),
-			Interval: rapid.SampledFrom([]time.Duration{time.Second, ms, 0, 10 * ms, time.Microsecond, 9 * ms}).Draw(rt, "interval"),
+			Interval: rapid.SampledFrom([]time.Duration{
+				time.Second, ms, 0, 10 * ms, time.Microsecond, 9 * ms,
+			}).Draw(rt, "interval"),
 		}
 		valid := rate.Permits >= 0 && rate.Permits < 1<<32 && rate.Interval >= ms && rate.Interval%ms == 0
 		var opts []rratelimiter.LimiterOption
