@@ -27,7 +27,7 @@
 --         reset            us until all permits are free
 --
 -- Each permit counts from when a caller that waits would have it (debt.lua). A retry searches the
--- records of the charge: all were written, or none was. The newest has the first id.
+-- records of the charge: all were written, or none was.
 
 --@include base
 --@include flags
@@ -106,8 +106,8 @@ local function write(one, first)
   if limiter.missing then
     call('HSET', limiter.name, unpack(limiter.missing))
   end
-  for i = #one.dated, 1, -1 do
-    local score, permits = one.dated[i].score, one.dated[i].permits
+  for _, dated in ipairs(one.dated) do
+    local score, permits = dated.score, dated.permits
     if one.granularity then
       local joined, held = find_own_record(records, score, prefix, permits)
       prefix = add_record(records, share_prefix(prefix, permits), permits + held, score)

@@ -7,6 +7,36 @@ type mutation struct {
 }
 
 var mutations = []mutation{
+	// Charges.
+	{file: "lua/shared/debt.lua", why: "all permits of a debt count at once",
+		old: "time, free = math.max(time, score + interval), free + held", new: "free = free + held"},
+	{file: "lua/shared/debt.lua", why: "a charge has a record for each one that expires",
+		old: "time <= last.first + interval / DEBT_PART", new: "time <= last.first"},
+	{file: "lua/shared/debt.lua", why: "free permits count as late as those that return soon",
+		old: "if last and last.first > now and", new: "if last and"},
+	{file: "lua/shared/debt.lua", why: "the records of a charge do not return for its later permits",
+		old: "    elseif own then\n      returned = returned + 1\n      return own.score, own.permits\n", new: "    elseif own then\n      returned = returned + 1\n      return own.score, 0\n"},
+	{file: "lua/charge.lua", why: "a debt has no bound",
+		old: "math.min(wanted, state.free + tonumber(most) * limiter.rate)", new: "wanted"},
+	{file: "lua/charge.lua", why: "a retry counts the permits of its first attempt again",
+		old: "local counted = found and 0 or one.counted", new: "local counted = one.counted"},
+	{file: "lua/charge.lua", why: "a retry takes expired records for records that were not written",
+		old: "known = known and attempt and age < limiter.interval", new: "known = known and attempt"},
+	{file: "lua/charge.lua", why: "a retry does not know that the bound was reached",
+		old: "counted[i] = id_count ~= '1' and share or counted[i]", new: "local _ = id_count"},
+	{file: "internal/dispatch/charge.go", why: "a lease goes on beside a debt",
+		old: "ch.ends = append(ch.ends, l.changing(ctx, func(error) {}))", new: "_ = ch.ends"},
+	{file: "internal/dispatch/charge.go", why: "waiting callers do not ask again after a charge",
+		old: "c.wakeChosen(func(other *Limiter) bool { return other.Key() == l.Key() })", new: "_ = c.wakeChosen"},
+	{file: "internal/dispatch/charge.go", why: "the deny cache does not know a debt",
+		old: "if s.DenyCache == 0 || of.RetryAfter == 0 ||", new: "if true ||"},
+	{file: "internal/dispatch/charge.go", why: "a charge that was not sent counts although its caller has left",
+		old: "func (ch *charge) Cancelled() bool { return ch.left.Load() }", new: "func (ch *charge) Cancelled() bool { return false }"},
+	{file: "grant.go", why: "a second Settle charges the same again",
+		old: "more := used - g.left - g.charged", new: "more := used - g.left"},
+	{file: "grant.go", why: "a charge that failed is not made by the next Settle",
+		old: "		g.charged -= more\n", new: "		_ = more\n"},
+
 	// The window.
 	{file: "lua/shared/state.lua", why: "a record expires 1 ms late",
 		old: "local records, cutoff = limiter.records, now - limiter.interval", new: "local records, cutoff = limiter.records, now - limiter.interval - 1"},

@@ -43,3 +43,22 @@ func TestAChargeOfNothing(t *testing.T) {
 		}
 	})
 }
+
+// A charge writes few records, however many return until its permits are free.
+func TestAChargeWritesFewRecords(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		const permits = 500
+		l := r.Limiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(permits)))
+		for i, member := range rig.ManyMembers(permits) {
+			r.AddRecords(l, r.Millis()+int64(i)*100, member)
+		}
+		r.WriteConfig(l, "rate", "500", "interval", "60000", "type", "0")
+		r.WriteValue(l, "0")
+		r.Advance(50 * time.Second)
+		mustCharge(t, "two intervals", l, 2*permits, result(false, permits, 0, 137500*ms, 10*time.Second, 179900*ms))
+		if s := rig.State(t, l); s.Records > permits+20 || s.Debt != 2*permits || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+	})
+}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
@@ -56,6 +58,33 @@ func TestAChargeMakesAWaitingCallerTooLate(t *testing.T) {
 		var late *rratelimiter.NotInTimeError
 		if b.Ended("the caller", waits, false, 200*ms); !errors.As(waits.Err, &late) || late.At.Sub(b.Start) != 3*time.Second {
 			t.Error(waits.Err)
+		}
+	})
+}
+
+// A charge whose caller leaves before it is sent counts nothing.
+func TestAChargeThatWasNotSent(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		rig.Core(p.Client).Tune(dispatch.Tuning{Patience: time.Minute, RunsInFlight: 1})
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		mustCharge(t, "nothing", l, 0, result(true, 10, 10, 0, 0, 0)) // the server knows the script then
+		resume := p.Wire.Hang()
+		first := b.Acquire(l, 1)
+		charge := b.Call(func(ctx context.Context) (bool, error) {
+			_, err := l.Charge(ctx, 5)
+			return err == nil, err
+		})
+		charge.Cancel()
+		if b.Ended("the charge", charge, false, 0); !errors.Is(charge.Err, context.Canceled) {
+			t.Error(charge.Err)
+		}
+		b.End(resume)
+		if s := rig.State(t, l); s.Used != 0 || !first.OK { // by then, the first permit has returned
+			t.Errorf("%+v", s)
+		}
+		if records := p.Redis.ZCard(t.Context(), rig.Keys(l)[keys.Permits]).Val(); records > 1 {
+			t.Errorf("%d records", records)
 		}
 	})
 }
