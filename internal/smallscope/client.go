@@ -234,5 +234,7 @@ func (s *search) known(spec *Client) schedule.Known {
 
 // redisson reports whether a client knows of Redisson.
 func (s *search) redisson() bool {
-	return slices.ContainsFunc(s.Clients, func(c Client) bool { return c.Foreign != nil || c.Redisson })
+	return slices.ContainsFunc(s.Clients, func(c Client) bool {
+		return c.Foreign != nil && c.Foreign.Debt == 0 || c.Redisson
+	})
 }

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
@@ -36,8 +39,9 @@ func (s *search) grant(w *world, permits int64, start, end time.Time) error {
 	return nil
 }
 
-// consistent checks what is stored: the free permits and the records add up to the rate, and no
-// record counts for longer than an interval and the time of a lease from now on.
+// consistent checks what is stored: the free permits and the records add up to the rate, an
+// interval pays back at most the rate (unless a retry has dated a record anew), and no record counts
+// for longer than an interval and the time of a lease, or of a debt, from now on.
 func (s *search) consistent(w *world) error {
 	now := &s.stores.all[w.store]
 	sum, last := now.sum()
@@ -47,9 +51,27 @@ func (s *search) consistent(w *world) error {
 	var longest time.Duration
 	for _, c := range s.Clients {
 		longest = max(longest, c.Lease+c.Lease/4, c.Granularity)
+		if c.Foreign != nil {
+			longest = max(longest, c.Foreign.Debt)
+		}
+	}
+	retries := slices.ContainsFunc(s.Clients, func(c Client) bool { return c.Retries > 0 })
+	if most, _ := window.LargestScores(now.scores(), s.Interval); most > s.Rate && !retries {
+		return s.violated("an interval pays back %d permits of %d", most, s.Rate)
 	}
 	if latest := Epoch.Add(s.Times[w.at] + longest); last > float64(latest.UnixMicro())/1000 {
 		return s.violated("a record is dated %.3f ms ahead", last-float64(s.now(w).UnixMicro())/1000)
+	}
+	return nil
+}
+
+// notInDebt checks that a batch took permits only if they were free.
+func (s *search) notInDebt(before, after *store) error {
+	took := slices.ContainsFunc(after.records, func(r redis.Z) bool {
+		return !slices.ContainsFunc(before.records, func(other redis.Z) bool { return other.Member == r.Member })
+	})
+	if took && strings.HasPrefix(after.value, "-") {
+		return s.violated("permits are granted in debt: %s are free afterwards", after.value)
 	}
 	return nil
 }

@@ -20,6 +20,11 @@ func (s *search) server(w *world, i int) error {
 			return err
 		}
 		err = s.event(w, i, func(next *world, c *client) error {
+			if s.commands.all[m.command].sha == s.Acquire.SHA {
+				if err := s.notInDebt(&s.stores.all[w.store], &s.stores.all[done.store]); err != nil {
+					return err
+				}
+			}
 			next.store = done.store
 			c.sent = slices.Delete(c.sent, at, at+1)
 			if m.what == sets {

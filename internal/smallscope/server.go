@@ -3,6 +3,7 @@ package smallscope
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
 // name is that of the limiter.
@@ -32,12 +34,21 @@ func (s store) key() string {
 	return b.String()
 }
 
-// sum returns the permits in the records, and the highest score.
-func (s store) sum() (permits int64, last float64) {
+// scores returns the records as package window takes them.
+func (s store) scores() (all []window.Score) {
 	for _, r := range s.records {
 		member := r.Member.(string)
-		permits += int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:])))
-		last = max(last, r.Score)
+		permits := binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))
+		all = append(all, window.Score{Permits: int64(permits), At: int64(math.Round(r.Score * 1000))})
+	}
+	return all
+}
+
+// sum returns the permits in the records, and the highest score.
+func (s store) sum() (permits int64, last float64) {
+	for i, r := range s.scores() {
+		permits += r.Permits
+		last = max(last, s.records[i].Score)
 	}
 	return permits, last
 }

@@ -1,6 +1,6 @@
 // Package smallscope runs all interleavings of a few clients of one limiter, in a small scope: few
-// permits, few moments of time, few callers. A client has leases (WithLease), or no leases, or is a
-// client of another library, which calls its own script. Requests and replies take any time to
+// permits, few moments of time, few callers. A client has leases (WithLease), or no leases, or
+// charges permits, or is a client of another library, which calls its own script. Requests and replies take any time to
 // arrive, some never arrive, and clients crash.
 //
 // Clients use the real schedule.Queue, lease.Ledger, scripts, arguments and decoders of replies.
@@ -100,11 +100,12 @@ func Waits(comes int, sizes ...int64) Caller {
 	return Caller{Kind: schedule.Wait, Sizes: sizes, Comes: comes}
 }
 
-// A Foreign is a script of another library.
+// A Foreign is a script of another library, or one that charges permits.
 type Foreign struct {
 	SHA  string
 	Keys func(name string) []string
 	Args func(n, now int64, id uint64) []any // now in ms
+	Debt time.Duration                       // how far ahead it dates records at most; 0: it does not charge
 }
 
 // Unbounded returns acquire.lua without the bounds of what it takes ahead, which are a matter of
@@ -115,7 +116,7 @@ func Unbounded() *script.Script {
 	if !found {
 		panic("acquire.lua has no line " + line)
 	}
-	return script.New(before + "ahead = math.min(most, left)\n" + after)
+	return script.New(before + "ahead = math.max(0, math.min(most, left))\n" + after)
 }
 
 // A Result is what a search has seen.

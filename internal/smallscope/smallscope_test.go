@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -34,6 +35,9 @@ func scope(t *testing.T, rate int64, clients ...Client) Scope {
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	t.Cleanup(func() { rdb.Close(); server.Close() })
+	if err := rdb.ScriptLoad(t.Context(), protocol.ChargeScript.Text).Err(); err != nil {
+		t.Fatal(err)
+	}
 	return Scope{
 		Rate: rate, Interval: 20 * ms, Times: Times,
 		Clients: clients, Acquire: protocol.AcquireScript, Release: protocol.ReleaseScript, Redis: rdb,
@@ -53,6 +57,23 @@ func granular(name string, calls int) Client {
 
 // plain returns a client without leases that asks once, for so many permits.
 func plain(permits int64) Client { return Client{Name: "plain", Callers: []Caller{Tries(1, permits)}} }
+
+// charging returns a client that charges so many permits so often. A debt is two intervals' permits
+// at most.
+func charging(times int, permits ...int64) Client {
+	const debt = 2
+	args := func(n, now int64, id uint64) []any {
+		identity, e := record.NewIdentity("charging"), new(protocol.Encoder)
+		identity.StartAt(100 * id) // a charge draws many ids
+		e.Init(protocol.Options{MaxDebt: debt}, identity, func() time.Time { return time.UnixMilli(now) })
+		r := protocol.Charge{Parts: []protocol.ChargePart{{Encoder: e, Permits: n}}}
+		return r.Args(nil, false)
+	}
+	return Client{Name: "charging", Callers: []Caller{Tries(times, permits...)}, Foreign: &Foreign{
+		SHA: protocol.ChargeScript.SHA, Args: args, Debt: (debt + 1) * 20 * ms,
+		Keys: func(string) []string { return keysOf("charging") },
+	}}
+}
 
 // waiting returns a client without leases with these callers.
 func waiting(callers ...Caller) Client { return Client{Name: "waiting", Callers: callers} }
@@ -162,6 +183,19 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 			name: "callers that leave permits to Redisson", least: 16000, rate: 3,
 			times:   []time.Duration{ms, 21 * ms, 23 * ms, 27 * ms},
 			clients: change(func(c *Client) { c.Redisson = true }, waiting(leaves, Waits(1, 2), Tries(2, 1))),
+		},
+		{
+			name: "a charge beside a lease", least: 30000, rate: 3,
+			clients: []Client{leased("leased", 1), charging(2, 1, 4)},
+		},
+		{
+			name: "a charge beside granularity and lost replies", least: 15000, rate: 2,
+			clients: change(func(c *Client) { c.Retries = 1 }, granular("granular", 2), charging(1, 3)),
+		},
+		{
+			name: "charges beside callers that wait", least: 15000, rate: 3,
+			times:   []time.Duration{ms, 21 * ms, 41 * ms, 62 * ms},
+			clients: []Client{waiting(leaves, Waits(1, 1)), charging(2, 4)},
 		},
 		{
 			name: "callers with timeouts", least: 6000, rate: 2, times: queue,
