@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -174,13 +175,13 @@ func TestDomainsAreSetAgainWhenTheFileChanges(t *testing.T) {
 func TestDomainsAreSetAgainWhenAFolderChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		folder := t.TempDir()
-		var got string
+		var got atomic.Value // names of the domains
 		expect := func(want string) {
 			t.Helper()
 			time.Sleep(5 * time.Second)
 			synctest.Wait()
-			if got != want {
-				t.Errorf("%s, want %s", got, want)
+			if got.Load() != want {
+				t.Errorf("%s, want %s", got.Load(), want)
 			}
 		}
 		write := func(name string) {
@@ -193,10 +194,11 @@ func TestDomainsAreSetAgainWhenAFolderChanges(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		err := WatchDomains(ctx, folder, Config{Logger: slog.New(slog.DiscardHandler)}, func(domains []Domain) {
-			got = ""
+			names := ""
 			for _, d := range domains {
-				got += d.Name + " "
+				names += d.Name + " "
 			}
+			got.Store(names)
 		})
 		if err != nil {
 			t.Fatal(err)
