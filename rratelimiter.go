@@ -77,6 +77,7 @@ type Redis interface {
 type Client struct {
 	core            *dispatch.Client
 	redis           Redis
+	mapName         func(name string) string // nil: names are keys
 	id              string
 	observer        Observer
 	requestObserver RequestObserver // observer, if it implements RequestObserver; else nil
@@ -109,7 +110,7 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 	if c.observer, _ = config.Observer.(Observer); c.observer != nil {
 		config.Observe = func(call dispatch.Call) { c.observer.Call(CallInfo(call)) }
 	}
-	c.id, c.defaults = config.ID, config.Defaults
+	c.id, c.defaults, c.mapName = config.ID, config.Defaults, config.MapName
 	c.core = dispatch.New(config)
 	c.observed()
 	return c
@@ -121,6 +122,15 @@ func (c *Client) ID() string { return c.id }
 
 // Redis returns the Redis client that was given to NewClient: package classic can use it, too.
 func (c *Client) Redis() Redis { return c.redis }
+
+// KeyOf returns the name of the configuration key of a limiter: its name, or what the function of
+// WithNameMapper makes of it.
+func (c *Client) KeyOf(name string) string {
+	if c.mapName == nil {
+		return name
+	}
+	return c.mapName(name)
+}
 
 // RateLimiter returns the limiter with the given name (Redisson: RedissonClient.getRateLimiter). It
 // is cheap: it makes no call and stores nothing. Limiters of one Client with the same name and the

@@ -172,7 +172,7 @@ func (s *Service) claim(domain string, a ask) httplimit.Claim {
 		return httplimit.Claim{Name: a.label, Limiter: never{most}, Permits: 1, Rate: a.rate}
 	}
 	if a.quota.Period != "" {
-		counter := a.quota.Limiter(s.client.Redis(), "ratelimit:"+a.key+":"+domain, s.quotas...)
+		counter := a.quota.Limiter(s.client, "ratelimit:"+a.key+":"+domain, s.quotas...)
 		return httplimit.Claim{Name: a.label, Limiter: counter, Permits: a.hits}
 	}
 	var opts []rratelimiter.LimiterOption

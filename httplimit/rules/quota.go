@@ -32,11 +32,18 @@ type Quota struct {
 // String returns the quota as in a file: "20000/month".
 func (q Quota) String() string { return strconv.FormatInt(q.Permits, 10) + "/" + q.Period }
 
-// Limiter returns the limiter of the quota with a name. If another limit refuses a request, a guard
-// gives its permits back.
-func (q Quota) Limiter(rdb rratelimiter.Redis, name string, opts ...classic.Option) httplimit.Allower {
+// Limiter returns the limiter of the quota with a name, on the Redis of a client and by its
+// rratelimiter.WithNameMapper. If another limit refuses a request, a guard gives its permits back.
+func (q Quota) Limiter(client *rratelimiter.Client, name string, opts ...classic.Option) httplimit.Allower {
+	return q.limiter(client.Redis(), client, name, opts...)
+}
+
+func (q Quota) limiter(
+	rdb rratelimiter.Redis, client *rratelimiter.Client, name string, opts ...classic.Option,
+) httplimit.Allower {
 	period, _ := q.period()
-	return returnable{classic.NewQuota(rdb, name, q.Permits, classic.Days{Location: q.Zone, Period: period}, opts...)}
+	days := classic.Days{Location: q.Zone, Period: period}
+	return returnable{classic.NewQuota(rdb, client.KeyOf(name), q.Permits, days, opts...), name}
 }
 
 // period returns the period of the quota, and false if it does not begin so.
@@ -145,7 +152,7 @@ func (p *parser) quota(fields map[string]*yaml.Node, field string) (q Quota) {
 
 // counter makes the limiter of a quota.
 func (c Config) counter(name string, q Quota) httplimit.Allower {
-	return q.Limiter(cmp.Or(c.Redis, c.Client.Redis()), name)
+	return q.limiter(cmp.Or(c.Redis, c.Client.Redis()), c.Client, name)
 }
 
 // quota makes a limit with a quota.
@@ -164,6 +171,12 @@ func (c Config) quota(l Limit) httplimit.Limit {
 }
 
 // A returnable is a quota that takes permits back if another limit refuses the request.
-type returnable struct{ *classic.Quota }
+type returnable struct {
+	*classic.Quota
+	name string // its key without what a name mapper adds
+}
+
+// Name returns the name of the quota, as that of a limiter.
+func (q returnable) Name() string { return q.name }
 
 func (q returnable) Release(ctx context.Context, n int64) (int64, error) { return q.Return(ctx, n) }

@@ -34,13 +34,13 @@ type TLS struct {
 // the field TLS has what other clients need.
 func RealTLS(tb testing.TB, args ...string) *Server {
 	tb.Helper()
-	return startReal(tb, newTLS(tb), args)
+	return startReal(tb, NewTLS(tb), args)
 }
 
 // ClusterTLS is Cluster with nodes that accept only TLS, and also use it among each other.
 func ClusterTLS(tb testing.TB, masters int, args ...string) *Nodes {
 	tb.Helper()
-	nodes := startNodes(tb, masters, newTLS(tb), args)
+	nodes := startNodes(tb, masters, NewTLS(tb), args)
 	nodes.Ready()
 	return nodes
 }
@@ -72,8 +72,8 @@ func (t *TLS) config() *tls.Config {
 	return t.Config.Clone()
 }
 
-// newTLS writes an authority and a certificate to files, which are removed when the test ends.
-func newTLS(tb testing.TB) *TLS {
+// NewTLS writes an authority and a certificate to files, which are removed when the test ends.
+func NewTLS(tb testing.TB) *TLS {
 	tb.Helper()
 	dir := tb.TempDir()
 	t := &TLS{

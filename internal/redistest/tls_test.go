@@ -53,7 +53,7 @@ func TestTLSCanAskForACertificate(t *testing.T) {
 
 // Java's trust managers want an issuer with a name.
 func TestTheCertificatesNameTheirIssuer(t *testing.T) {
-	made := newTLS(t)
+	made := NewTLS(t)
 	for _, file := range []string{made.CAFile, made.CertFile} {
 		text, err := os.ReadFile(file)
 		if err != nil {

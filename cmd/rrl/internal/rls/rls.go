@@ -15,10 +15,14 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -32,12 +36,20 @@ import (
 
 // Options say what is served.
 type Options struct {
-	Rules     string // file of the domains
+	Rules     string // file of the domains, or a folder
 	DenyCache int    // as rratelimiter.WithDenyCache; 0: none
 	// as in envoylimit.New, which must fail closed: without Redis, the server is not ready
 	Policy *httplimit.Policy
 	Drain  time.Duration // maximum time for the requests in flight at the end
 	Logger *slog.Logger  // gets a line when the file has changed
+
+	TLS       TLS
+	MaxAge    time.Duration        // of a connection, which then gets a GOAWAY; 0: no end
+	Prefix    string               // of the limiters' names in Redis
+	Fields    []string             // three header fields (see named), in the place of those of httplimit; nil: these
+	NearLimit float64              // share of a limit above which permits are counted (see near)
+	JSON      bool                 // answer POST /json beside the metrics
+	Tracer    trace.TracerProvider // gets a span for each request; nil: none
 }
 
 // A Server serves the domains of a file.
@@ -46,6 +58,7 @@ type Server struct {
 
 	o       Options
 	metrics *promlimit.Metrics
+	near    *near
 	health  *health.Server
 
 	mu      sync.Mutex
@@ -57,7 +70,9 @@ type Server struct {
 // If the file has errors, New returns them (rules.Faults).
 func New(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{o: o, health: health.NewServer()}
-	s.metrics = promlimit.New(promlimit.Config{Label: func(limiter string) string { return s.service.Load().Label(limiter) }})
+	label := func(limiter string) string { return s.service.Load().Label(limiter) }
+	s.metrics, s.near = promlimit.New(promlimit.Config{Label: label}), newNear(o.NearLimit, label)
+	s.o.Policy.OnDecision = s.near.note
 	return s, rules.WatchDomains(ctx, o.Rules, rules.Config{Logger: o.Logger}, s.setDomains)
 }
 
@@ -78,6 +93,7 @@ func (s *Server) begin(rdb rratelimiter.Redis) {
 	}
 	client := rratelimiter.NewClient(
 		rdb, rratelimiter.WithObserver(s.metrics), rratelimiter.WithLimiterDefaults(defaults...),
+		rratelimiter.WithNameMapper(func(name string) string { return s.o.Prefix + name }),
 	)
 	service := envoylimit.New(client, s.o.Policy)
 	s.mu.Lock()
@@ -97,14 +113,44 @@ func (s *Server) ShouldRateLimit(
 	if service == nil {
 		return nil, status.Error(codes.Unavailable, errNotYet.Error())
 	}
-	return service.ShouldRateLimit(ctx, r)
+	response, err := service.ShouldRateLimit(ctx, r)
+	if err == nil && s.o.Fields != nil && !s.o.Policy.Shadow {
+		response.ResponseHeadersToAdd = named(s.o.Fields, response)
+	}
+	return response, err
+}
+
+// options returns the options of the gRPC server, and a function that frees what they use.
+func (s *Server) options() (opts []grpc.ServerOption, end func(), err error) {
+	end = func() {}
+	if s.o.TLS.Cert != "" {
+		safe, stop, err := s.o.TLS.credentials()
+		if err != nil {
+			return nil, nil, err
+		}
+		opts, end = append(opts, grpc.Creds(safe)), stop
+	}
+	if s.o.MaxAge > 0 {
+		opts = append(opts, grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: s.o.MaxAge}))
+	}
+	if s.o.Tracer != nil {
+		opts = append(opts, grpc.StatsHandler(otelgrpc.NewServerHandler(
+			otelgrpc.WithTracerProvider(s.o.Tracer), otelgrpc.WithPropagators(propagation.TraceContext{}),
+		)))
+	}
+	return opts, end, nil
 }
 
 // Serve serves gRPC and, unless the second listener is nil, metrics and probes by HTTP, until ctx
 // ends. Then it takes no more requests, and waits for those in flight. The context of the link must
 // end with ctx.
 func (s *Server) Serve(ctx context.Context, link *connect.Link, listener, metrics net.Listener) (err error) {
-	server := grpc.NewServer()
+	opts, free, err := s.options()
+	if err != nil {
+		return err
+	}
+	defer free()
+	server := grpc.NewServer(opts...)
 	ratelimitv3.RegisterRateLimitServiceServer(server, s)
 	grpc_health_v1.RegisterHealthServer(server, s.health)
 	s.report(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
@@ -141,9 +187,12 @@ func (s *Server) report(status grpc_health_v1.HealthCheckResponse_ServingStatus)
 // handler returns the handler of metrics and probes. ctx ends when the server drains.
 func (s *Server) handler(ctx context.Context, link *connect.Link) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(s.metrics)
+	registry.MustRegister(s.metrics, s.near.count)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	if s.o.JSON {
+		mux.HandleFunc("POST /json", s.answer)
+	}
 	web.Probe(mux, func(asked context.Context) error {
 		if ctx.Err() != nil {
 			return errors.New("it drains: requests in flight are answered, and no more are taken")

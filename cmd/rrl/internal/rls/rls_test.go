@@ -43,7 +43,9 @@ type running struct {
 // made returns a server of a file that does not serve yet, and its link to a Redis.
 func made(ctx context.Context, t *testing.T, s *redistest.Server, file string, o Options) (*Server, *connect.Link) {
 	t.Helper()
-	o.Rules, o.Policy = file, &httplimit.Policy{Bound: time.Minute, Failure: httplimit.FailClosed}
+	if o.Rules = file; o.Policy == nil {
+		o.Policy = &httplimit.Policy{Bound: time.Minute, Failure: httplimit.FailClosed}
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
