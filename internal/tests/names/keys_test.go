@@ -45,6 +45,12 @@ func TestNameMapperMakesTheKeysAndNotTheName(t *testing.T) {
 	if !slices.Equal(rig.LimiterCore(l).Keys(), want) {
 		t.Errorf("the keys are %q, want %q", rig.LimiterCore(l).Keys(), want)
 	}
+	if got := c.KeyOf("rl"); got != want[0] {
+		t.Errorf("the key is %q, want %q", got, want[0])
+	}
+	if got := rratelimiter.NewClient(redis.NewClient(&redis.Options{})).KeyOf("rl"); got != "rl" {
+		t.Errorf("without a mapper, the key is %q", got)
+	}
 }
 
 // oddNames are names whose Redisson keys are in different slots, except by chance.
