@@ -198,7 +198,7 @@ func TestLimitsAreRefusedWhereTheyAreMade(t *testing.T) {
 	const ms = time.Millisecond
 	rapid.Check(t, func(rt *rapid.T) {
 		rate := rratelimiter.Rate{
-			Permits:  rapid.SampledFrom([]int64{1, 0, -1, 1<<32 - 1, 1 << 32}).Draw(rt, "rate"),
+			Permits: rapid.SampledFrom([]int64{1, 0, -1, 1<<32 - 1, 1 << 32}).Draw(rt, "rate"),
 			Interval: rapid.SampledFrom([]time.Duration{
 				time.Second, ms, 0, 10 * ms, time.Microsecond, 9 * ms,
 			}).Draw(rt, "interval"),

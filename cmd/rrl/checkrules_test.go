@@ -2,13 +2,17 @@ package main
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rratelimiter/rratelimiter/httplimit/rules"
+	"github.com/rratelimiter/rratelimiter/internal/proof"
+	"github.com/rratelimiter/rratelimiter/internal/rulefiles"
 )
 
 // rulesFile is the file of the guide.
@@ -136,6 +140,38 @@ func TestCheckRulesReadsFilesOfEnvoyproxy(t *testing.T) {
 			!strings.HasPrefix(errs, "rrl: ") {
 			t.Errorf("%v: %d, %s%s", args, code, out, errs)
 		}
+	}
+}
+
+// check-rules accepts exactly the files that the packages do which serve them, and prints each limit.
+func TestCheckRulesAcceptsWhatIsServed(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	file := filepath.Join(t.TempDir(), "limits.yaml")
+	accepted, refused := 0, 0
+	for range proof.Or(2000, 300) {
+		text := rulefiles.Draw(func(_ string, n int) int { return random.IntN(n) })
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := rules.ParseFile(file, []byte(text))
+		code, out, errs := rrl(t.Context(), "check-rules", file)
+		if (err == nil) != (code == 0) || (err == nil) != (errs == "") {
+			t.Fatalf("%s%d, %s%v", text, code, errs, err)
+		}
+		if err != nil {
+			refused++
+			continue
+		}
+		accepted++
+		rows := strings.Split(out, "\n")
+		for _, l := range f.Limits {
+			if !slices.ContainsFunc(rows, func(row string) bool { return strings.HasPrefix(row, l.Name+" ") }) {
+				t.Errorf("%s%s", text, out)
+			}
+		}
+	}
+	if accepted < 30 || refused < 30 {
+		t.Errorf("%d accepted, %d refused: too few of a kind", accepted, refused)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -13,74 +14,63 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/rulefiles"
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// values has values of each field of a limit, at the edges of what is accepted and beyond; nil: the
-// field is always the same. A new field needs a row.
-var values = map[string][]string{
-	"key":   {"address", "all", "path", "header X-A or address", "[address, path]", "no key"},
-	"rate":  rates,
-	"plans": {"{header: X-Plan, rates: {pro: 5/s}}", "{header: X-Plan, rates: {pro: unlimited}}", "{header: X-Plan, rates: {pro: 9007199254740992/s}}"},
-	"quota": {"1/day", "0/day", "2147483647/day", "2147483648/week", "5000000000/month", "9007199254740991/month",
-		"9007199254740992/month", "9223372036854775807/day", "5/year"},
-	"from":      {"april", "monday", "1", "31", "32", "0"},
-	"time-zone": {"Europe/Berlin", "UTC", "Nowhere"},
-	"cost":      {"1", "0", "2", "5", "6", "2147483648", "9007199254740992", "9223372036854775807"},
-	"paths":     {"/", "/a/", "a"},
-	"methods":   {"GET", "[GET, POST]", "get"},
-	"hosts":     {"example.com", "'*.example.com'"},
-	"exempt":    {"10.0.0.0/8", "192.0.2.1", "::ffff:10.0.0.0/104"},
-	"lease":     {"1ms", "100ms", "101ms", "1us", "0s"},
-	"penalty":   {"1ms", "1us", "15m", "2562047h"},
-	"shadow":    {"true", "false"},
-}
+// files_test.go gives random files to Parse and to Watch, and requests to the guard.
 
-var rates = []string{
-	"0/s", "1/s", "5/s", "2147483647/s", "2147483648/s", "5000000000/1h", "9007199254740991/s", "9007199254740992/s",
-	"9223372036854775807/s", "1/1ms", "1/1us", "1/2562047h", "1/week", "5/7d", "2/month", "0/month", "1/year", "1/s keep-alive 1s", "1/s keep-alive 1ms", "1/s keep-alive 2562047h",
-}
+func TestMain(m *testing.M) { redistest.Random(m, 1000) }
 
 // Each field has values: the generator of files learns a new one in the same commit.
 func TestFilesHaveEachField(t *testing.T) {
-	for _, field := range limitFields {
-		if len(values[field]) == 0 {
-			t.Errorf("values has no row for %s", field)
+	for _, c := range []struct {
+		fields []string
+		values map[string][]string
+	}{
+		{fileFields, rulefiles.File}, {limitFields, rulefiles.Limit}, {descriptorFields, rulefiles.Descriptor},
+	} {
+		drawn := append(slices.Collect(maps.Keys(c.values)), "limits", "domains", "descriptors")
+		for _, field := range c.fields {
+			if !slices.Contains(drawn, field) {
+				t.Errorf("rulefiles has no values for %s", field)
+			}
 		}
 	}
 }
 
-func drawLimit(t *rapid.T) string {
-	fields := append(slices.Clone(limitFields[1:]), "penalty")
-	names := rapid.SliceOfNDistinct(rapid.SampledFrom(fields), 0, 3, rapid.ID[string]).Draw(t, "fields")
-	if !slices.Contains(names, "rate") && !slices.Contains(names, "quota") {
-		names = append(names, rapid.SampledFrom([]string{"rate", "quota"}).Draw(t, "permits"))
-	}
-	lines := []string{"key: " + rapid.SampledFrom(values["key"]).Draw(t, "key")}
-	for _, name := range names {
-		lines = append(lines, name+": "+rapid.SampledFrom(values[name]).Draw(t, name))
-	}
-	return "{" + strings.Join(lines, ", ") + "}"
-}
-
-// What the check of a file accepts, a guard serves without an error. What it refuses, Watch refuses.
+// What the check of a file accepts, a guard serves: no request meets an error, and the first one
+// passes unless the rate of a limit that applies is 0. What the check refuses, Watch refuses.
 func TestFilesThatAreAcceptedAreServed(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		text := "limits:\n  a: " + drawLimit(rt) + "\n"
-		if rapid.Bool().Draw(rt, "another limit") {
-			text += "  b: " + drawLimit(rt) + "\n"
-		}
-		if fault := faultOf(t, text); fault != "" {
-			rt.Fatalf("%s%s", text, fault)
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		accepted, refused := 0, 0
+		rapid.Check(t, func(rt *rapid.T) {
+			text := rulefiles.Draw(func(what string, n int) int { return rapid.IntRange(0, n-1).Draw(rt, what) })
+			served, fault := faultOf(t, s, text)
+			if fault != "" {
+				rt.Fatalf("%s%s", text, fault)
+			}
+			if served {
+				accepted++
+			} else {
+				refused++
+			}
+		})
+		if accepted < 30 || refused < 30 {
+			t.Errorf("%d accepted, %d refused: too few of a kind", accepted, refused)
 		}
 	})
 }
 
-// faultOf returns what is wrong with the way in which a file is served.
-func faultOf(t *testing.T, text string) string {
-	server := limittest.Start()
-	defer server.Close()
+// faultOf reports whether a file is accepted, and what is wrong with the way in which it is served.
+func faultOf(t *testing.T, s *redistest.Server, text string) (accepted bool, fault string) {
+	rdb := s.Client()
+	if err := rdb.FlushDB(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
 	file := filepath.Join(t.TempDir(), "limits.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -92,25 +82,80 @@ func faultOf(t *testing.T, text string) string {
 		Logger:  slog.New(slog.DiscardHandler),
 		OnError: func(_ context.Context, err error) { failed = append(failed, err.Error()) },
 	}
+	config := Config{Client: rratelimiter.NewClient(rdb), Redis: rdb, Logger: guard.Policy.Logger}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	_, refused := Parse(file, []byte(text))
-	err := Watch(ctx, guard, file, Config{Client: server.Client(), Redis: server.Redis(), Logger: guard.Policy.Logger})
-	if (err == nil) != (refused == nil) {
-		return fmt.Sprintf("the check says %v, Watch %v", refused, err)
+	f, refused := ParseFile(file, []byte(text))
+	if err := Watch(ctx, guard, file, config); (err == nil) != (refused == nil && f.Limits != nil) {
+		return false, fmt.Sprintf("the check says %v, Watch %v", refused, err)
 	}
-	if err != nil {
-		return ""
+	if err := WatchDomains(ctx, file, config, func([]Domain) {}); (err == nil) != (refused == nil && f.Domains != nil) {
+		return false, fmt.Sprintf("the check says %v, WatchDomains %v", refused, err)
 	}
-	for i := range 4 {
-		r := httptest.NewRequest("GET", "http://example.com/", nil)
-		r.RemoteAddr = "192.0.2.7:1"
+	if refused != nil || f.Limits == nil {
+		return refused == nil, ""
+	}
+	for i := range 6 {
+		url := []string{"http://example.com/", "http://x.example.com/a/b"}[i/3]
+		r := httptest.NewRequest([]string{"GET", "POST"}[i/2%2], url, nil)
+		r.RemoteAddr = []string{"192.0.2.7:1", "198.51.100.1:1"}[i%2]
 		if i%2 == 1 {
 			r.Header.Set("X-Plan", "pro")
 		}
-		if d := guard.Decide(r); d.Err != nil || len(failed) > 0 {
-			return fmt.Sprintf("the check accepts it, and request %d gets %v, %v, %q", i, d.Outcome, d.Err, failed)
+		never := slices.ContainsFunc(f.Limits, func(l Limit) bool {
+			rate := l.rate(r)
+			return rate.Interval > 0 && rate.Permits == 0 && !l.Shadow && l.covers(r) && !config.exempt(r, l.Exempt)
+		})
+		d := guard.Decide(r)
+		if d.Err != nil || len(failed) > 0 {
+			return true, fmt.Sprintf("the check accepts it, and request %d gets %v, %v, %q", i, d.Outcome, d.Err, failed)
+		}
+		if i == 0 && !d.Outcome.Passed() && !never {
+			return true, fmt.Sprintf("the first request is %v by %v", d.Outcome, d.Refused())
+		}
+		if never && d.Outcome.Passed() && f.Limits[0].key == nil {
+			return true, fmt.Sprintf("request %d is %v with a rate of 0", i, d.Outcome)
 		}
 	}
-	return ""
+	return true, ""
+}
+
+// Watch checks a file with the options of its client: a lease does not go together with the records
+// of Redisson 3.13, and a client with an invalid option serves nothing.
+func TestAFileThatTheClientCannotServeIsRefused(t *testing.T) {
+	server := limittest.New(t)
+	old := rratelimiter.WithLimiterDefaults(rratelimiter.WithRecordFormat(rratelimiter.Redisson313))
+	const lease = "limits:\n  a:\n    key: all\n    rate: 10/s\n    lease: 100ms\n"
+	const penalty = "limits:\n  a:\n    key: all\n    quota: 10/day\n    penalty: 1s\n"
+	const domain = "domains:\n  a:\n    - key: k\n      rate: 10/s\n      lease: 100ms\n"
+	for _, c := range []struct {
+		text, want string
+		client     *rratelimiter.Client
+	}{
+		{lease, "limits.yaml:5: a: lease: with the rate 10/s: WithLease needs records that tell", server.Client(old)},
+		{domain, "limits.yaml:5: a: lease: with the rate 10/s: WithLease needs records that tell", server.Client(old)},
+		{lease, "limits.yaml:4: a: rate: the clock is nil", server.Client(rratelimiter.WithClock(nil))},
+		{penalty, "limits.yaml:5: a: penalty: the clock is nil", server.Client(rratelimiter.WithClock(nil))},
+		{lease, "", server.Client()},
+		{domain, "", server.Client()},
+		{penalty, "", server.Client()},
+	} {
+		file := filepath.Join(t.TempDir(), "limits.yaml")
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		config := Config{Client: c.client, Redis: server.Redis()}
+		var err error
+		if c.text == domain {
+			err = WatchDomains(t.Context(), file, config, func([]Domain) {})
+		} else {
+			err = Watch(t.Context(), httplimit.New(), file, config)
+		}
+		if got := fmt.Sprint(err); c.want == "" != (err == nil) || !strings.Contains(got, c.want) {
+			t.Errorf("%s%v, want %q", c.text, err, c.want)
+		}
+		if _, err := ParseFile(file, []byte(c.text)); err != nil {
+			t.Errorf("%s%v", c.text, err)
+		}
+	}
 }
