@@ -15,21 +15,29 @@ import (
 // interval, whichever is first. If any record has Removed, set Added on all records, both by the
 // clock of one observer (such as MONITOR): a score is by the caller's clock and slightly before the
 // server writes the record, so a record that replaces a removed one would seem to overlap it.
+//
+// Charged permits hold the limit as others do, but are never refused: they may exceed the rate. So
+// what counts is how many permits are held when others are granted.
 type Score struct {
 	Permits, At    int64
 	Added, Removed int64
+	Charged        bool
 }
 
-// LargestScores returns the largest sum of permits held at one instant, and the start at of the
-// window [at, at+interval) that ends with this instant; the first one if there are several. Without
-// Added and Removed that is the largest sum of the scores in any window of the interval. Without
-// any score, or with an interval of zero or less, it returns zeros.
+// LargestScores returns the largest sum of permits held when some are granted, and the start at of
+// the window [at, at+interval) that ends with this instant; the first one if there are several.
+// Without Added and Removed that is the largest sum of the scores in any window of the interval.
+// Without any score, or with an interval of zero or less, it returns zeros.
 func LargestScores(scores []Score, interval time.Duration) (permits, at int64) {
 	length := interval.Microseconds()
 	if length <= 0 {
 		return 0, 0
 	}
-	take := make([]step, 0, len(scores))
+	type taken struct {
+		step
+		later int // 1: charged
+	}
+	take := make([]taken, 0, len(scores))
 	free := make([]step, 0, len(scores))
 	for _, s := range scores {
 		from, until := s.At, int64(math.MaxInt64)
@@ -45,12 +53,17 @@ func LargestScores(scores []Score, interval time.Duration) (permits, at int64) {
 		if s.Permits <= 0 || from >= until {
 			continue
 		}
-		take = append(take, step{from, s.Permits})
+		one := taken{step: step{from, s.Permits}}
+		if s.Charged {
+			one.later = 1
+		}
+		take = append(take, one)
 		free = append(free, step{until, s.Permits})
 	}
-	byTime := func(a, b step) int { return cmp.Compare(a.at, b.at) }
-	slices.SortFunc(take, byTime)
-	slices.SortFunc(free, byTime)
+	slices.SortFunc(take, func(a, b taken) int { // of two at one time, the grant may be first
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.later, b.later))
+	})
+	slices.SortFunc(free, func(a, b step) int { return cmp.Compare(a.at, b.at) })
 
 	var sum int64
 	next := 0
@@ -60,7 +73,7 @@ func LargestScores(scores []Score, interval time.Duration) (permits, at int64) {
 			next++
 		}
 		sum += t.permits
-		if sum > permits {
+		if sum > permits && t.later == 0 {
 			permits, at = sum, t.at-length+1
 		}
 	}
