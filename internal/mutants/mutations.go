@@ -16,6 +16,8 @@ var mutations = []mutation{
 		old: "if last and last.first > now and", new: "if last and"},
 	{file: "lua/shared/debt.lua", why: "the records of a charge do not return for its later permits",
 		old: "    elseif own then\n      returned = returned + 1\n      return own.score, own.permits\n", new: "    elseif own then\n      returned = returned + 1\n      return own.score, 0\n"},
+	{file: "lua/shared/refusal.lua", why: "permits that are kept for others return before a debt is paid back",
+		old: "return all_free_in(limiter, state, state.live_count, 1, score) --", new: "return expires_in(state, score) --"},
 	{file: "lua/charge.lua", why: "a debt has no bound",
 		old: "math.min(wanted, state.free + tonumber(most) * limiter.rate)", new: "wanted"},
 	{file: "lua/charge.lua", why: "a retry counts the permits of its first attempt again",

@@ -35,6 +35,13 @@ local function rank_expires_in(limiter, state, rank)
   return expires_in(state, call('ZRANGE', limiter.records, rank, rank, 'WITHSCORES')[2])
 end
 
+-- all_free_in returns in how many µs the permits of the first count live records will be free, and
+-- those that are taken now, with a score, if no client takes any.
+local function all_free_in(limiter, state, count, taken, score)
+  local live = count > 0 and rank_expires_in(limiter, state, count - 1) or 0
+  return math.max(live, taken > 0 and expires_in(state, score) or 0)
+end
+
 -- free_in returns in how many µs n permits will be free, if no other client takes any. free: how
 -- many are free now; taken: how many are granted now, with a score. With more records than it
 -- walks, it returns the time of the last that it walked.
@@ -55,19 +62,12 @@ local function free_in(limiter, state, n, free, taken, score)
     end
   end
   if state.live_count <= #walked then
-    return expires_in(state, score)
+    return all_free_in(limiter, state, state.live_count, 1, score) -- what is kept free is taken before
   elseif #walked > 1 then
     return rank_expires_in(limiter, state, #walked - 1)
   end
   state.walked = call('ZRANGE', limiter.records, state.expired_count, state.expired_count + MAX_WALKED - 1)
   return free_in(limiter, state, n, free, taken, score)
-end
-
--- all_free_in returns in how many µs the permits of the first count live records will be free, and
--- those that are taken now, with a score, if no client takes any.
-local function all_free_in(limiter, state, count, taken, score)
-  local live = count > 0 and rank_expires_in(limiter, state, count - 1) or 0
-  return math.max(live, taken > 0 and expires_in(state, score) or 0)
 end
 
 -- together_free_in returns in how many µs the permits will be free, too, that return shortly after

@@ -88,3 +88,24 @@ func TestAChargeThatWasNotSent(t *testing.T) {
 		}
 	})
 }
+
+// Permits that are kept for a caller in front of a set return after the debt, too: a caller behind
+// it knows at once that it will be too late.
+func TestPermitsKeptInFrontReturnAfterADebt(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		l := p.RateLimiter("{t}l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		other := p.RateLimiter("{t}other", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+		mustCharge(t, "a debt", l, 20, result(true, 10, 0, 2*time.Second, time.Second, 2*time.Second))
+		front := b.Call(func(ctx context.Context) (bool, error) {
+			err := p.AcquireAllN(ctx, []int64{9, 1}, l, other)
+			return err == nil, err
+		})
+		late := b.Call(func(ctx context.Context) (bool, error) {
+			return p.TryAcquireAllTimeout(ctx, 2, 1500*ms, other, l)
+		})
+		b.Ended("the caller behind", late, false, 0)
+		b.SleepTo(2 * time.Second)
+		b.Granted("the caller in front", front, 2*time.Second)
+	})
+}
