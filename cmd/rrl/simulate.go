@@ -49,6 +49,10 @@ Algorithms:
 		&o.Permits, "permits-column", 0,
 		"column of a file, counted from 1, with the permits of each request; 0: one permit each",
 	)
+	flags.BoolVar(
+		&o.Charge, "charge", false,
+		"a request passes while a permit is free, and its permits are charged afterwards, as tokens of a language model",
+	)
 	flags.BoolVar(&o.JSON, "json", false, "JSON instead of a table")
 	flags.StringSliceVarP(&o.Out, "out", "o", nil, "also write these files: .png, .svg or .json")
 	flags.StringVar(

@@ -3,6 +3,7 @@ package simulate
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -22,6 +23,22 @@ import (
 // An asker is any limiter.
 type asker interface {
 	Allow(ctx context.Context, n int64) (rratelimiter.Result, error)
+	Peek(ctx context.Context, n int64) (rratelimiter.Result, error)
+	Charge(ctx context.Context, n int64) (rratelimiter.Result, error)
+}
+
+// ask makes a request for n permits. If they are charged, it passes as long as one is free.
+func (t *trace) ask(ctx context.Context, l asker, n int64) (rratelimiter.Result, error) {
+	if !t.charged {
+		return l.Allow(ctx, n)
+	}
+	result, err := l.Peek(ctx, 1)
+	if err == nil && result.Allowed {
+		if _, err = l.Charge(ctx, n); errors.Is(err, rratelimiter.ErrDebtBound) {
+			err = nil
+		}
+	}
+	return result, err
 }
 
 // A setting has the parameters of an algorithm's limiter.
@@ -222,7 +239,7 @@ func (o *outcome) leaving(ctx context.Context, t trace, a algorithm, weigh scale
 	commands := 0
 	for i, r := range t.arrivals {
 		w.set(r.at)
-		result, err := l.Allow(ctx, r.n)
+		result, err := t.ask(ctx, l, r.n)
 		if err != nil {
 			return nil, err
 		}
@@ -264,7 +281,7 @@ func (o *outcome) waiting(ctx context.Context, t trace, a algorithm) error {
 		at = max(at, r.at)
 		for {
 			w.set(at)
-			result, err := l.Allow(ctx, r.n)
+			result, err := t.ask(ctx, l, r.n)
 			if err != nil {
 				return err
 			}

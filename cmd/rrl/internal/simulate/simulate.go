@@ -30,6 +30,7 @@ type Options struct {
 	Load       float64       // of a pattern: permits requested, as a multiple of the rate
 	Seed       int64         // of the poisson pattern
 	Permits    int           // column of a file with the permits of each request, from 1; 0: one each
+	Charge     bool          // requests pass while a permit is free, and their permits are charged afterwards
 	JSON       bool
 	Out        []string // files to write, too: .png, .svg or .json
 	Docs       string   // a page to update, in place of all output
@@ -74,6 +75,9 @@ func Run(ctx context.Context, o Options, in io.Reader, out io.Writer) error {
 	t, err := o.read(in)
 	if err != nil {
 		return err
+	}
+	if t.charged = o.Charge; o.Charge {
+		t.about += ", charged afterwards"
 	}
 	for _, path := range o.Out {
 		if !slices.Contains([]string{".png", ".svg", ".json"}, filepath.Ext(path)) {
@@ -125,7 +129,7 @@ func (o Options) unused() error {
 		return ""
 	}
 	if o.Docs != "" {
-		if flag := given("trace", "rate", "for", "load", "seed", "permits-column", "json", "out"); flag != "" {
+		if flag := given("trace", "rate", "for", "load", "seed", "permits-column", "charge", "json", "out"); flag != "" {
 			return fmt.Errorf("--%s: --docs simulates the built-in traces of the page, and writes only the page and its charts", flag)
 		}
 		return nil

@@ -32,6 +32,7 @@ type trace struct {
 	length      time.Duration
 	step        time.Duration // of a chart
 	arrivals    []arrival
+	charged     bool // the permits of a request are charged after it
 }
 
 // builtIn returns traces on which algorithms differ, each with its own limit.
