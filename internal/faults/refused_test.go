@@ -153,8 +153,14 @@ func TestFullMemory(t *testing.T) {
 			_, err := l.TryAcquire(ctx, 20)
 			return err
 		}),
-		"up to":     plain(func(l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 50); return err }),
-		"allow":     plain(func(l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 1); return err }),
+		"up to":        plain(func(l *rratelimiter.Limiter) error { _, err := l.AcquireUpTo(ctx, 50); return err }),
+		"allow":        plain(func(l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 1); return err }),
+		"charge":       plain(func(l *rratelimiter.Limiter) error { _, err := l.Charge(ctx, 3); return err }),
+		"charge, debt": plain(func(l *rratelimiter.Limiter) error { _, err := l.Charge(ctx, 50); return err }),
+		"charge, rate": func(name string) error {
+			_, err := client.RateLimiter(name, rratelimiter.WithRate(minute)).Charge(ctx, 50)
+			return err
+		},
 		"allow all": plain(func(l *rratelimiter.Limiter) error { _, err := client.AllowAll(ctx, 1, l, l); return err }),
 		"allow all of two": plain(func(l *rratelimiter.Limiter) error {
 			_, err := client.AllowAll(ctx, 15, l, client.RateLimiter("other", rratelimiter.WithRate(minute)))
