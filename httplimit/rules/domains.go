@@ -48,7 +48,8 @@ const (
 
 // schema.json has the same
 var descriptorFields = []string{
-	"key", "value", "rate", "shadow", "shared", "lease", "name", "replaces", "value-to-metric", "detailed-metric", "descriptors",
+	"key", "value", "rate", "shadow", "shared", "lease", "name", "replaces", "value-to-metric", "detailed-metric",
+	"descriptors",
 }
 
 // domains parses the section domains.

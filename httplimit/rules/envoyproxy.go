@@ -166,11 +166,13 @@ func (p *parser) theirDescriptor(node *yaml.Node) (d Descriptor) {
 		p.fault(fields["key"].Line, "key: a * stands for any text only in a value, not in the key %q", d.Key)
 	}
 	if d.Shared = p.theirTruth(fields, "share_threshold"); d.Shared && !strings.Contains(d.Value, "*") {
-		p.fault(fields["share_threshold"].Line, "share_threshold: the value must have a *, so that several values can share a limit")
+		at := fields["share_threshold"]
+		p.fault(at.Line, "share_threshold: the value must have a *, so that several values can share a limit")
 	}
 	d.ValueToMetric = p.theirTruth(fields, "value_to_metric")
 	if p.theirTruth(fields, "quota_mode") {
-		p.fault(fields["quota_mode"].Line, "quota_mode is not supported: such a limit would refuse requests that it lets pass there")
+		at := fields["quota_mode"]
+		p.fault(at.Line, "quota_mode is not supported: such a limit would refuse requests that it lets pass there")
 	}
 	if node := fields["metadata"]; node != nil {
 		p.found(node.Line, "metadata", true, "responses have no metadata")
@@ -239,7 +241,8 @@ func (p *parser) theirRate(d *Descriptor, node *yaml.Node) {
 		d.Rate = rratelimiter.PerSecond(0)
 	default:
 		d.Rate = rratelimiter.Rate{Permits: permits, Interval: interval}
-		p.found(at.Line, "unit: "+unit, false, fmt.Sprintf("a sliding window: any %[1]s; there each %[1]s of the clock", unit))
+		why := fmt.Sprintf("a sliding window: any %[1]s; there each %[1]s of the clock", unit)
+		p.found(at.Line, "unit: "+unit, false, why)
 	}
 }
 

@@ -51,8 +51,9 @@ func written(descriptors []Descriptor) []line {
 	lines := make([]line, len(descriptors))
 	for i, d := range descriptors {
 		lines[i] = line{
-			Key: d.Key, Value: d.Value, Rate: d.RateText(), Shadow: d.Shadow, Shared: d.Shared, Name: d.Name, Replaces: d.Replaces,
-			Detailed: d.DetailedMetric, ValueToMetric: d.ValueToMetric, Following: written(d.Following),
+			Key: d.Key, Value: d.Value, Rate: d.RateText(), Shadow: d.Shadow, Shared: d.Shared, Name: d.Name,
+			Replaces: d.Replaces, Detailed: d.DetailedMetric, ValueToMetric: d.ValueToMetric,
+			Following: written(d.Following),
 		}
 		if d.Lease > 0 {
 			lines[i].Lease = d.Lease.String()

@@ -131,7 +131,11 @@ func (r *running) post(body string) (int, http.Header, string) {
 	return response.StatusCode, response.Header, strings.ReplaceAll(string(text), " ", "")
 }
 
-const askAnn = `{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}, {"entries": [{"key": "all", "value": "1"}]}]}`
+const (
+	ofAll  = `{"entries": [{"key": "all", "value": "1"}]}`
+	askAll = `{"domain": "shop", "descriptors": [` + ofAll + `]}`
+	askAnn = `{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}, ` + ofAll + `]}`
+)
 
 // The JSON endpoint answers as the service does. The header fields have the names that are set, and
 // the figures of the limit that is nearest.
@@ -155,7 +159,8 @@ func TestRequestsAsJSONAndNamesOfHeaderFields(t *testing.T) {
 			t.Errorf("request %d: %v", i, header)
 		}
 	}
-	if code, header, body := r.post(`{"domain": "none", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}`); code != 200 || header.Get("X-Limit") != "" {
+	code, header, body := r.post(strings.Replace(askAll, "shop", "none", 1))
+	if code != 200 || header.Get("X-Limit") != "" {
 		t.Errorf("%d %v %s", code, header, body)
 	}
 	for _, bad := range []string{"", "[]", `{"domain": "shop"}`, `{"name": "shop"}`} {
@@ -207,7 +212,7 @@ func TestAPrefixOfNames(t *testing.T) {
 		}
 	}
 	for range 8 {
-		r.post(`{"domain": "shop", "descriptors": [{"entries": [{"key": "all", "value": "1"}]}]}`)
+		r.post(askAll)
 	}
 	_, text := r.get("/metrics")
 	for _, line := range []string{
