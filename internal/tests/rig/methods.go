@@ -305,6 +305,10 @@ var Methods = []Method{
 		a.Client.Redis()
 		return Answer{}
 	}},
+	{Name: "KeyOf", Kind: Knows, Call: func(_ context.Context, a Args) Answer {
+		a.Client.KeyOf("name")
+		return Answer{}
+	}},
 	{Name: "Waiting", Kind: Knows, Call: func(_ context.Context, a Args) Answer {
 		a.Client.Waiting()
 		return Answer{}
