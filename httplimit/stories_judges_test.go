@@ -150,7 +150,7 @@ func (p *play) taken(e *event, name string, at time.Duration) (least, most, coun
 			most, counted = most+more, final
 		}
 		if !p.settles() || p.away(e.settled) {
-			counted = most
+			counted = max(counted, most)
 		}
 	}
 	return least, most, counted
@@ -412,7 +412,7 @@ func (p *play) penalizedBy(e *event, latest time.Duration) bool {
 				e.came > wholeMs(o.decided, p.penalty)+p.penalty {
 				continue
 			}
-			if _, counted := p.sums(o, "main", o.decided); p.lease > 0 || counted+a.Permits > p.rate.Permits {
+			if _, counted := p.sums(o, "main", o.decided); p.lease > 0 || !p.settles() || counted+a.Permits > p.rate.Permits {
 				return true
 			}
 		}

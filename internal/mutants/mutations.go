@@ -1131,7 +1131,7 @@ var mutations = []mutation{
 		old:  "calls[0].Granted > 0 {", new: "calls[0].Granted < 0 {",
 	},
 	{file: "acquire.go", why: "one after the other, a request stays queued at a limiter beyond its timeout",
-		old: "Detail: true, Until: a.Until, Source:", new: "Detail: true, Source:"},
+		old: "Fresh: fresh, Until: a.Until, Source:", new: "Fresh: fresh, Source:"},
 	{file: "acquire.go", why: "one after the other, a caller lets others be first beyond its timeout",
 		old: "now.Add(polite).Before(a.Until)", new: "now.Add(wait).Before(a.Until)"},
 	{file: "internal/dispatch/wake.go", why: "a caller that asks several limiters in order pauses on when the redis client is closed",
