@@ -44,7 +44,7 @@ func (l *Lease) Take(n int64, now, mono time.Time) (left int64, ok bool) {
 	}
 	for {
 		left = l.left.Load()
-		if left < n {
+		if left < max(n, 1) { // none left: it does not tell whether a permit is free
 			return 0, false
 		}
 		if l.left.CompareAndSwap(left, left-n) {

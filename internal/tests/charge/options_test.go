@@ -72,6 +72,19 @@ func TestAChargeUsesTheLease(t *testing.T) {
 	})
 }
 
+// A lease that is used up does not tell whether a permit is free: others may have the rest.
+func TestAChargeOfNothingWithAUsedLease(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		l := r.Limiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(100)), rratelimiter.WithLease(time.Second))
+		for r.Try(l, 1) {
+		}
+		if result, err := l.Charge(t.Context(), 0); err != nil || result.Allowed || result.RetryAfter != time.Minute {
+			t.Errorf("%+v, %v", result, err)
+		}
+	})
+}
+
 // A cached refusal stops no charge. After a charge that leaves no permit, the cache knows when one
 // is free.
 func TestTheDenyCacheKnowsADebt(t *testing.T) {
