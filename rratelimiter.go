@@ -227,6 +227,9 @@ func (l *Limiter) Client() *Client { return l.client }
 // DenyCache returns the size of the limiter's deny cache (see WithDenyCache); 0 if it has none.
 func (l *Limiter) DenyCache() int { return l.settings.DenyCache }
 
+// MaxDebt returns the bound of a debt in intervals (see WithMaxDebt).
+func (l *Limiter) MaxDebt() int { return int(l.settings.MaxDebt) }
+
 // Result is the outcome of one request, with all that an HTTP response needs.
 type Result struct {
 	Allowed bool

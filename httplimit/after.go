@@ -2,9 +2,8 @@ package httplimit
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/rratelimiter/rratelimiter/internal/response"
 )
@@ -44,49 +43,52 @@ func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 
 // CostAfter returns the same limit for requests whose cost in permits is known only after the
 // response: for example the tokens of a language model, which the handler sets in a header field. f
-// is called as in CountIf, and the text there applies to it. f returns the cost of the request. The
-// request took its permits (one, or the result of Cost) before:
-//   - If the cost is lower, the difference is given back as in CountIf. A cost below 0 counts as 0.
-//   - If the cost is higher, the difference is taken from the permits that are free at this time.
-//     No request is refused because of this, and no request waits. If too few permits are free, the
-//     rest of the difference is not counted. So Cost should return the highest possible cost of the
-//     request.
+// is called as in CountIf, and the text there applies to it. f returns the cost of the request. If f
+// is nil, the cost is the sum of what the handler has told by [Charge].
 //
-// If the limiter has no method Release (package classic), or if this process granted the permits
-// locally (FailLocal), f is not called, and the cost is not corrected. A limiter with Release but
-// without AcquireUpTo grants either the whole difference or nothing. If a limit has both CountIf
-// and CostAfter, and the function of CountIf returns false, the cost is 0.
+// The request took its permits (one, or the result of Cost) before:
+//   - If the cost is higher, the difference is charged: it counts in full, also if it is not free.
+//     The response is not delayed. What is not free is a debt: until it is paid back, later requests
+//     wait or are refused (see rratelimiter.Limiter.Charge and rratelimiter.WithMaxDebt).
+//   - If the cost is lower, the difference is given back as in CountIf. What Charge has charged does
+//     not come back. A cost below 0 counts as 0.
+//
+// If Cost returns 0, the request takes nothing before, and passes if a permit is free. Then the
+// limits of the request are checked one by one.
+//
+// The limiter must have the method Charge, as those of the packages rratelimiter and classic have.
+// Otherwise each check of the limit fails with ErrInvalidOption. If this process granted the permits
+// locally (FailLocal; at least one permit), f is not called, and the cost is not corrected. If a
+// limit has both CountIf and CostAfter, and the function of CountIf returns false, the cost is 0.
 func (l Limit) CostAfter(f func(status int, h http.Header) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)
-		claim.cost = f
+		claim.after, claim.cost = true, f
 		return claim
 	}
 }
 
 // settles reports whether the number of permits of a claim depends on the response.
-func (c Claim) settles() bool { return c.countIf != nil || c.cost != nil }
+func (c Claim) settles() bool { return c.countIf != nil || c.after }
 
-// final returns the cost of the claim's request in permits, after its response.
-func (c Claim) final(status int, h http.Header) int64 {
+// final returns the cost of the claim's request in permits, after its response. known is false if
+// it is what the handler has told.
+func (c Claim) final(status int, h http.Header) (n int64, known bool) {
 	switch {
 	case c.countIf != nil && !c.countIf(status, h):
-		return 0
-	case c.cost != nil:
-		return max(0, c.cost(status, h))
+		return 0, true
+	case !c.after:
+		return c.Permits, true
+	case c.cost == nil:
+		return 0, false
 	}
-	return c.Permits
+	return max(0, c.cost(status, h)), true
 }
 
 // Settles reports whether the request took permits whose number depends on its response. If it
 // returns false, [Policy.Settle] has no effect, and need not be called.
 func (d Decision) Settles() bool {
-	for _, a := range d.Answers {
-		if a.settles() && a.Allowed && a.back != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.Answers, func(a Answer) bool { return a.bill != nil && a.Allowed })
 }
 
 // Settle corrects the permits that a request took, after its response: see [Limit.CountIf] and
@@ -94,48 +96,14 @@ func (d Decision) Settles() bool {
 // [Policy.Decide], call Settle once for each Decision that let a request pass, also if its handler
 // panics. status is the one that is sent: a handler can return an error that the router turns into
 // a response later. Settle calls the functions of the limits and returns. It then corrects the
-// permits in the background for at most 1 s, even if ctx ends.
+// permits in the background. Each call has at most 1 s, even if ctx ends.
 func (p *Policy) Settle(ctx context.Context, d Decision, status int, h http.Header) {
 	for _, a := range d.Answers {
-		if !a.settles() || !a.Allowed || a.back == nil {
-			continue
-		}
-		if n := a.final(status, h); n != a.Permits || a.penalty != nil {
-			go p.correct(ctx, a, n)
+		if a.bill != nil && a.Allowed {
+			n, known := a.final(status, h)
+			a.bill.settle(ctx, n, known)
 		}
 	}
-}
-
-// correct changes the number of permits that a request took from a limit to n, and counts them for
-// the penalty of the limit, if it has one.
-func (p *Policy) correct(ctx context.Context, a Answer, n int64) {
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingBack)
-	defer cancel()
-	var err error
-	switch {
-	case n < a.Permits:
-		err = a.back(bounded, a.Permits-n)
-	case n > a.Permits:
-		err = take(bounded, a.Limiter, n-a.Permits)
-	}
-	if counted := a.counted(); counted != nil && n > 0 {
-		err = errors.Join(err, take(bounded, counted, n))
-	}
-	if err != nil {
-		p.report(ctx, fmt.Errorf("limit %q, key %q: after the response: %w", a.Name, a.Key, err))
-	}
-}
-
-// take takes n permits, or as many as are free.
-func take(ctx context.Context, from Allower, n int64) (err error) {
-	if l, ok := from.(interface {
-		AcquireUpTo(ctx context.Context, n int64) (int64, error)
-	}); ok {
-		_, err = l.AcquireUpTo(ctx, n)
-	} else {
-		_, err = from.Allow(ctx, n)
-	}
-	return err
 }
 
 // serve handles a request, and corrects its permits after the response.
@@ -148,6 +116,11 @@ func serve(p *Policy, d Decision, next http.Handler, w http.ResponseWriter, r *h
 		}
 		p.Settle(r.Context(), d, status, w.Header())
 	}()
-	next.ServeHTTP(seen, r)
+	inner := r
+	if ctx := NewContext(r.Context(), d); ctx != r.Context() {
+		inner = r.WithContext(ctx)
+		defer func() { r.Pattern = inner.Pattern }() // set by a ServeMux, for handlers outside
+	}
+	next.ServeHTTP(seen, inner)
 	status = http.StatusOK
 }

@@ -57,6 +57,7 @@ func (p *Policy) askAll(ctx *bound, claims []Claim) ([]Answer, error) {
 	}
 	for i, grant := range grants {
 		answers[i].back = wayOf(grant)
+		answers[i].bill = p.bill(claims[i], answers[i].back)
 	}
 	if !results[0].Allowed && !refused(answers) {
 		for i := range answers { // the reply does not name the limiter that refused
@@ -67,12 +68,12 @@ func (p *Policy) askAll(ctx *bound, claims []Claim) ([]Answer, error) {
 }
 
 // together returns the limiters and permits for one call. It returns nil if one call cannot check
-// the claims.
+// the claims, or if one takes no permit.
 func together(claims []Claim) ([]*rratelimiter.Limiter, []int64) {
 	limiters, permits := make([]*rratelimiter.Limiter, len(claims)), make([]int64, len(claims))
 	for i, c := range claims {
 		l, ok := c.Limiter.(*rratelimiter.Limiter)
-		if !ok || i > 0 && l.Client() != limiters[0].Client() {
+		if !ok || i > 0 && l.Client() != limiters[0].Client() || c.Permits == 0 {
 			return nil, nil
 		}
 		limiters[i], permits[i] = l, c.Permits
@@ -107,23 +108,25 @@ func (p *Policy) allow(ctx context.Context, c Claim) (Answer, error) {
 	var r rratelimiter.Result
 	var back way
 	var err error
-	switch l := c.Limiter.(type) {
-	case *rratelimiter.Limiter:
+	if l, ours := c.Limiter.(*rratelimiter.Limiter); ours && c.Permits > 0 {
 		var grant *rratelimiter.Grant
 		if grant, r, err = c.takeFrom(ctx, l); grant != nil {
 			back = wayOf(grant)
 		}
-	case releaser:
-		if r, err = p.try(ctx, c); r.Allowed {
+	} else {
+		r, err = p.try(ctx, c)
+		if l, can := c.Limiter.(releaser); can && r.Allowed && c.Permits > 0 {
 			back = func(ctx context.Context, n int64) error {
 				_, err := l.Release(ctx, n)
 				return err
 			}
 		}
-	default:
-		r, err = p.try(ctx, c)
 	}
-	return Answer{Claim: c, Result: r, Refused: !r.Allowed, back: back}, err
+	a := Answer{Claim: c, Result: r, Refused: !r.Allowed, back: back}
+	if err == nil && r.Allowed {
+		a.bill = p.bill(c, back)
+	}
+	return a, err
 }
 
 // takeFrom takes the permits of a claim from its limiter. If some may come back after the response,
@@ -144,24 +147,25 @@ func (c Claim) takeFrom(
 	return grants[0], results[0], nil
 }
 
-// givingBack is the maximum time of a call that gives permits back.
-const givingBack = time.Second
+// correcting is the maximum time of a call that gives permits back, or charges them.
+const correcting = time.Second
 
 // granted holds the answers of limits that were checked in order and allowed the request.
 type granted []Answer
 
 // giveBack gives back the permits of all answers that have a way, and updates the answers. After
-// ctx ends, it continues in the background for at most givingBack.
+// ctx ends, it continues in the background for at most the time correcting.
 func (g granted) giveBack(ctx context.Context) error {
 	undone, calls := make(chan error, len(g)), 0
 	for i, a := range g {
+		g[i].Allowed = a.Allowed && a.back == nil && a.Permits > 0
 		if a.back == nil {
 			continue
 		}
-		g[i].Allowed, g[i].Remaining, g[i].NextAfter, g[i].ResetAfter = false, a.Remaining+a.Permits, 0, 0
+		g[i].Remaining, g[i].NextAfter, g[i].ResetAfter = a.Remaining+a.Permits, 0, 0
 		calls++
 		go func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), givingBack)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), correcting)
 			defer cancel()
 			undone <- a.back(ctx, a.Permits)
 		}()

@@ -98,12 +98,17 @@ func (p *Policy) look(ctx context.Context, c Claim) {
 
 // try makes one call to a limiter. It records whether the server replied, unless the limiter does.
 func (p *Policy) try(ctx context.Context, c Claim) (rratelimiter.Result, error) {
-	if l, ours := c.Limiter.(*rratelimiter.Limiter); ours {
-		return l.Allow(ctx, c.Permits)
-	}
 	began := time.Now()
-	r, err := c.Limiter.Allow(ctx, c.Permits)
-	p.outages.note(ctx, c.Name, began, err)
+	var r rratelimiter.Result
+	var err error
+	if l, charges := c.Limiter.(charger); charges && c.Permits == 0 {
+		r, err = l.Charge(ctx, 0) // asks whether a permit is free
+	} else {
+		r, err = c.Limiter.Allow(ctx, c.Permits)
+	}
+	if _, ours := c.Limiter.(*rratelimiter.Limiter); !ours {
+		p.outages.note(ctx, c.Name, began, err)
+	}
 	return r, err
 }
 

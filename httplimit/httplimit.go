@@ -42,7 +42,8 @@
 //     for the resource. [Join] combines keys. [First] uses the first key that a request has.
 //   - Requests without the key of a limit: the limit does not apply to them, unless [Limit.OrElse]
 //     sets another limit.
-//   - Requests whose cost depends on the response: [Limit.CountIf] and [Limit.CostAfter].
+//   - Requests whose cost depends on the response: [Limit.CountIf] and [Limit.CostAfter], and
+//     [Charge] while the response is written.
 //   - Requests that are never limited: [Guard.Skip] with [Paths], [Methods] and
 //     [ClientAddr.Private].
 //   - Scripts in web pages of other origins: [Guard.CORS].
@@ -63,7 +64,7 @@ package httplimit
 // a limiter. client.go finds the client's address. skip.go has the rules for unlimited requests.
 // readings.go has the paths that servers can read in the path of a request. policy.go decides by
 // the replies of the limits, or without replies. ask.go checks several limits. apart.go checks
-// limits one by one. after.go corrects the permits of a request after its response. away.go records
+// limits one by one. after.go and bill.go correct the permits of a request after its response. away.go records
 // which limits cannot be reached. local.go decides without Redis. shadow.go checks limits that
 // refuse no request. penalty.go refuses a key for a time. headers.go writes the response header
 // fields. transport.go limits outgoing requests.

@@ -35,7 +35,9 @@ type Claim struct {
 	shadow  bool                                 // from Limit.Shadow
 	penalty *penalty                             // from Limit.Penalty; nil: none
 	countIf func(status int, h http.Header) bool // from Limit.CountIf; nil: the request counts
-	// from Limit.CostAfter; nil: the request costs Permits
+	zero    bool                                 // Limit.Cost returned 0
+	after   bool                                 // from Limit.CostAfter
+	// of Limit.CostAfter; nil: the request costs what Charge told
 	cost func(status int, h http.Header) int64
 
 	// true after Guard.SetLimits has replaced the limit; nil: the claim is not from a guard
@@ -196,7 +198,8 @@ func Shared(name string, limiter Allower) Limit {
 
 // Cost returns the same limit, but each request takes the number of permits that the function
 // returns. If this number is less than 1, the limit does not apply to the request, not even with a
-// penalty of its key (Penalty).
+// penalty of its key (Penalty). But with CostAfter, a request that costs 0 passes only if a permit
+// is free, and takes none.
 func (l Limit) Cost(permits func(*http.Request) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)
@@ -204,7 +207,8 @@ func (l Limit) Cost(permits func(*http.Request) int64) Limit {
 			return claim
 		}
 		claim.Permits = permits(r)
-		if claim.Permits <= 0 {
+		claim.zero = claim.Permits == 0
+		if claim.Permits < 0 {
 			claim.Limiter = nil
 		}
 		return claim

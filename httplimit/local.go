@@ -57,11 +57,11 @@ func (d *localLimiter) ask(claims []Claim, share float64) (answers []Answer, can
 		if limit > 0 {
 			limit = max(1, int64(math.Floor(float64(limit)*share)))
 		}
-		n := max(1, min(c.Permits, limit))
+		n := max(1, min(c.needs(), limit))
 		free := limit - w.Used()
 		for i, other := range windows { // two keys of one request may share a window
 			if other == w {
-				free -= min(answers[i].Permits, answers[i].Limit)
+				free -= min(answers[i].needs(), answers[i].Limit)
 			}
 		}
 		a := Answer{Claim: c, Result: rratelimiter.Result{Limit: limit, Remaining: max(free, 0)}}
@@ -75,7 +75,7 @@ func (d *localLimiter) ask(claims []Claim, share float64) (answers []Answer, can
 		return answers, true
 	}
 	for i, w := range windows {
-		n := min(answers[i].Permits, answers[i].Limit)
+		n := min(answers[i].needs(), answers[i].Limit)
 		w.Take(n)
 		answers[i].Allowed, answers[i].Remaining = true, answers[i].Remaining-n
 		answers[i].NextAfter, answers[i].ResetAfter = w.Until(now, 1), w.Until(now, w.Used())

@@ -32,7 +32,8 @@ import (
 //   - CountIf and CostAfter: a refusal begins a penalty only if the requests that counted leave too
 //     few permits. A request that is refused because others are in flight gets no penalty. What
 //     counted is in a third limiter, "ratelimit:KEY:NAME:counted". One more call for each request
-//     that counts takes the permits from it, after the response. Such a limit must have a known
+//     that counts takes the permits from it, after the response. What CostAfter charges is charged
+//     there, too, by another call. A charge alone begins no penalty. Such a limit must have a known
 //     Rate, as limits of Per and PerFunc have. Otherwise each check of the limit fails with
 //     ErrInvalidOption. A limiter without a method Release is an exception: there, all requests
 //     count.
@@ -57,7 +58,7 @@ func (l Limit) Penalty(client *rratelimiter.Client, lasts time.Duration) Limit {
 	known := &recent[limitKey, penalty]{}
 	return func(r *http.Request) Claim {
 		claim := l(r)
-		if !claim.empty() {
+		if !claim.unlimited() {
 			claim.penalty = known.get(limitKey{claim.Name, claim.Key}, func() *penalty {
 				return newPenalty(client, rate, claim)
 			})
@@ -121,10 +122,10 @@ func (c Claim) decidesLocally() bool {
 // of the penalty.
 func (p *Policy) wait(ctx context.Context, c Claim, left time.Duration) time.Duration {
 	l, can := c.Limiter.(peeker)
-	if free := c.penalty.lasts(left); !can || c.Permits <= free {
+	if free := c.penalty.lasts(left); !can || c.needs() <= free {
 		return 0
 	}
-	r, err := l.Peek(ctx, c.Permits)
+	r, err := l.Peek(ctx, c.needs())
 	if errors.Is(err, rratelimiter.ErrExceedsRate) && c.Permits > 1 {
 		r, err = l.Peek(ctx, 1) // as askOne asks for one permit then
 	}
@@ -132,7 +133,7 @@ func (p *Policy) wait(ctx context.Context, c Claim, left time.Duration) time.Dur
 	case err != nil:
 		p.tell(ctx, err)
 	case r.Allowed:
-		c.penalty.has(c.Permits)
+		c.penalty.has(c.needs())
 	}
 	return r.RetryAfter
 }
@@ -181,7 +182,7 @@ func (p *Policy) penalize(ctx context.Context, answers []Answer) {
 // returns what remains of the penalty.
 func (c Claim) begin(ctx context.Context) (time.Duration, error) {
 	if counted := c.counted(); counted != nil {
-		if r, err := counted.Peek(ctx, c.Permits); err != nil || r.Allowed {
+		if r, err := counted.Peek(ctx, c.needs()); err != nil || r.Allowed {
 			return 0, err
 		}
 	}
@@ -199,8 +200,31 @@ func (c Claim) counted() *rratelimiter.Limiter {
 	if c.penalty == nil || !c.returns() {
 		return nil
 	}
-	l, _ := Named(c.penalty.client, c.Name+":counted", c.Key, c.Rate).Limiter.(*rratelimiter.Limiter)
+	var opts []rratelimiter.LimiterOption
+	if l, ours := c.Limiter.(*rratelimiter.Limiter); ours {
+		opts = append(opts, rratelimiter.WithMaxDebt(l.MaxDebt()))
+	}
+	l, _ := Named(c.penalty.client, c.Name+":counted", c.Key, c.Rate, opts...).Limiter.(*rratelimiter.Limiter)
 	return l
+}
+
+// countForPenalty tells the penalty of the limit that a request counts n permits: as many as the
+// request took if they are free, and what was charged beyond them in any case.
+func (c Claim) countForPenalty(ctx context.Context, n int64) error {
+	counted := c.counted()
+	if counted == nil || n == 0 {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), correcting)
+	defer cancel()
+	var errs [2]error
+	if took := min(n, c.Permits); took > 0 {
+		_, errs[0] = counted.AcquireUpTo(bounded, took)
+	}
+	if n > c.Permits {
+		_, errs[1] = counted.Charge(bounded, n-c.Permits)
+	}
+	return errors.Join(errs[:]...)
 }
 
 // returns reports whether permits of the claim can be given back after the response.
@@ -211,6 +235,9 @@ func (c Claim) returns() bool {
 
 // invalid returns what is wrong with the options of a claim; nil if nothing is.
 func (c Claim) invalid() error {
+	if _, can := c.Limiter.(charger); c.after && !can {
+		return fmt.Errorf("limit %q: %w: CostAfter needs a limiter with the method Charge", c.Name, rratelimiter.ErrInvalidOption)
+	}
 	if c.penalty == nil || !c.returns() || c.known() {
 		return nil
 	}

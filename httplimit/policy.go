@@ -162,10 +162,11 @@ type Decision struct {
 // refused, has no Answer.
 type Answer struct {
 	Claim
-	rratelimiter.Result      // Allowed is true only if the permits were taken
+	rratelimiter.Result      // Allowed is true only if the permits were taken (if 0: if one was free)
 	Refused             bool // this limit refused the request
 
 	back way
+	bill *bill // what the request uses; nil: its permits do not depend on the response
 }
 
 // Refused returns the names of the limits that refused.
@@ -326,11 +327,11 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 		if c.empty() {
 			continue
 		}
-		if c.Permits == 0 {
+		if c.Permits == 0 && !c.zero {
 			c.Permits = 1
 		}
 		if err := c.invalid(); err != nil {
-			c.Limiter, c.penalty = failing{err}, nil
+			c.Limiter, c.penalty, c.Permits = failing{err}, nil, c.needs()
 		}
 		if other := slices.IndexFunc(left, c.contradicts); other >= 0 {
 			p.report(ctx, fmt.Errorf("limit %q, key %q: %w: a rate of %v, and another one of %v: the stricter one counts",
@@ -345,7 +346,7 @@ func (p *Policy) limited(ctx context.Context, claims []Claim) []Claim {
 				continue
 			}
 			c.Permits = 1 // any number is refused
-		} else if most := c.Rate.Permits; c.known() {
+		} else if most := c.Rate.Permits; c.known() && c.Permits > 0 {
 			for _, other := range left {
 				if c.shares(other) {
 					most -= other.Permits
@@ -372,10 +373,16 @@ func (c Claim) simple() bool {
 }
 
 // empty reports whether the limit of the claim does not apply.
-func (c Claim) empty() bool {
+func (c Claim) empty() bool { return c.unlimited() || c.zero && c.Permits == 0 && !c.after }
+
+// unlimited reports whether the claim has no limiter.
+func (c Claim) unlimited() bool {
 	l, ours := c.Limiter.(*rratelimiter.Limiter)
 	return c.Limiter == nil || ours && l == nil
 }
+
+// needs returns how many permits must be free so that the request can pass.
+func (c Claim) needs() int64 { return max(1, c.Permits) }
 
 // repeats reports whether two claims of one limit, for two readings of a path, use one limiter.
 func (c Claim) repeats(other Claim) bool {

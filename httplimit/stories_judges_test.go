@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -72,6 +73,7 @@ func (p *play) rateOf(name string) rratelimiter.Rate {
 // applies returns the names of the limits that apply to a request, in their order.
 func (p *play) applies(e *event) (names []string) {
 	switch {
+	case p.zero && p.after < 0:
 	case p.shared || e.who == known || e.who == unlimited && !p.perFunc:
 		names = append(names, "main")
 	case e.who == anonymous && p.anonymous.Permits > 0:
@@ -133,8 +135,8 @@ func (p *play) taken(e *event, name string, at time.Duration) (least, most, coun
 		if a.Name != name || !a.Allowed || e.decided > at {
 			continue
 		}
-		final := p.final(e, a)
-		settled, more := e.settled > 0 && e.settled <= at, max(0, final-a.Permits)
+		final := min(p.final(e, a), a.Permits) // charged has the rest
+		settled := e.settled > 0 && e.settled <= at
 		if at < p.until(e.decided, name) {
 			least, most = min(a.Permits, final), a.Permits
 			// what is given back at this moment, or while Redis may be away, may still be taken
@@ -144,10 +146,10 @@ func (p *play) taken(e *event, name string, at time.Duration) (least, most, coun
 		}
 		last := e.settled // when what was taken after the response was taken
 		if p.away(e.settled) {
-			last += givingBack
+			last += correcting
 		}
 		if settled && at < p.until(last, name) {
-			most, counted = most+more, final
+			counted = final
 		}
 		if !p.settles() || p.away(e.settled) {
 			counted = max(counted, most)
@@ -163,7 +165,75 @@ func (p *play) sums(except *event, name string, at time.Duration) (most, counted
 			most, counted = most+m, counted+c
 		}
 	}
+	for _, from := range p.charged(name, at, false) {
+		if at < p.until(from, name) {
+			most++
+		}
+	}
+	for _, from := range p.charged(name, at, true) {
+		if at < p.until(from, name) {
+			counted++
+		}
+	}
 	return most, counted
+}
+
+// charged returns from when on the permits count that are charged up to a time, at the latest: from
+// when a caller that waits would have had each, and up to an eighth of the interval later.
+// forPenalty: at the limiter that the penalty asks, which learns of a request when it is over.
+func (p *play) charged(name string, at time.Duration, forPenalty bool) (charged []time.Duration) {
+	if name != "main" || p.after < 0 {
+		return nil
+	}
+	type change struct {
+		at      time.Duration
+		permits int64
+		charge  bool
+	}
+	var changes []change
+	for _, e := range p.events {
+		for _, a := range e.d.Answers {
+			if a.Name != name || !a.Allowed || e.d.Err != nil {
+				continue
+			}
+			final, early, over := p.final(e, a), max(0, p.told-a.Permits), e.settled
+			if p.away(over) {
+				over += correcting
+			}
+			if forPenalty {
+				early = 0
+				changes = append(changes, change{over, min(final, a.Permits), false})
+			} else {
+				changes = append(changes, change{e.decided, a.Permits, false}, change{e.decided, early, true})
+			}
+			changes = append(changes, change{over, max(0, final-a.Permits-early), true})
+		}
+	}
+	slices.SortFunc(changes, func(a, b change) int {
+		if a.at == b.at && a.charge != b.charge { // what was granted fits beside what was charged before
+			return map[bool]int{false: -1, true: 1}[a.charge]
+		}
+		return cmp.Compare(a.at, b.at)
+	})
+	var all []time.Duration // from when on each permit counts
+	for _, c := range changes {
+		for range c.permits {
+			from := c.at
+			if c.charge {
+				if before := len(all) - int(p.rate.Permits); before >= 0 {
+					if free := p.until(all[before], name); free > from {
+						from = free + p.rate.Interval/8
+					}
+				}
+				if c.at <= at+correcting {
+					charged = append(charged, from)
+				}
+			}
+			place, _ := slices.BinarySearch(all, from)
+			all = slices.Insert(all, place, from)
+		}
+	}
+	return charged
 }
 
 func (p *play) judge() {
@@ -371,7 +441,7 @@ func (p *play) explain(e *event, a Answer) {
 	waiting, later := false, false
 	// one call cannot check limits of which one is asked for more than its rate: a request then takes
 	// the permits of the first limit for a moment
-	apart := p.shared && p.cost > p.rate.Permits && p.other.Permits > 0
+	apart := (p.shared && p.cost > p.rate.Permits || p.zero) && p.other.Permits > 0
 	for _, o := range p.events {
 		waiting = waiting || o != e && o.came <= e.decided && (o.decided > e.decided || apart && o.decided == e.decided)
 		later = later || o != e && o.decided > e.decided && o.decided <= e.decided+p.wait
@@ -382,7 +452,7 @@ func (p *play) explain(e *event, a Answer) {
 	if a.Name == "main" && p.lease > 0 && most > 0 {
 		return // how much a lease has taken ahead is not told
 	}
-	if most+a.Permits <= rate.Permits {
+	if most+a.needs() <= rate.Permits {
 		p.wrong("at %v: %s refused %d permits: %d of %d are taken, and no penalty follows from what counted",
 			e.decided, a.Name, a.Permits, most, rate.Permits)
 		return
@@ -412,7 +482,8 @@ func (p *play) penalizedBy(e *event, latest time.Duration) bool {
 				e.came > wholeMs(o.decided, p.penalty)+p.penalty {
 				continue
 			}
-			if _, counted := p.sums(o, "main", o.decided); p.lease > 0 || !p.settles() || counted+a.Permits > p.rate.Permits {
+			_, counted := p.sums(o, "main", o.decided)
+			if p.lease > 0 || !p.settles() || counted+a.needs() > p.rate.Permits {
 				return true
 			}
 		}

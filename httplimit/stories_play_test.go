@@ -130,7 +130,7 @@ func (s story) limits(client *rratelimiter.Client) []Limit {
 	if s.shared {
 		l = Shared("main", client.RateLimiter("main", append(opts, rratelimiter.WithRate(s.rate))...))
 	}
-	if s.cost > 0 {
+	if s.cost > 0 || s.zero {
 		l = l.Cost(func(*http.Request) int64 { return s.cost })
 	}
 	if s.countIf {
@@ -187,6 +187,7 @@ func (s story) play(t *testing.T) (faults []string) {
 		}
 		p.h = guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			e := r.Context().Value(eventKey{}).(*event)
+			Charge(r.Context(), s.told)
 			time.Sleep(e.takes)
 			if e.fails {
 				w.WriteHeader(401)

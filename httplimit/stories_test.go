@@ -28,10 +28,15 @@ var promises = flag.String("promises", "", "judge only what matches this regular
 // options has a drawer for each option of a story; nil: nothing is drawn. A new method of Limit or
 // field of Policy needs one.
 var options = map[string]func(*rapid.T, *story){
-	"Limit.Cost":    func(t *rapid.T, s *story) { s.cost = edge(t, "cost", s.rate.Permits) },
+	"Limit.Cost": func(t *rapid.T, s *story) {
+		if s.zero = rapid.IntRange(0, 4).Draw(t, "a cost of 0") == 0; !s.zero {
+			s.cost = edge(t, "cost", s.rate.Permits)
+		}
+	},
 	"Limit.CountIf": func(t *rapid.T, s *story) { s.countIf = true },
 	"Limit.CostAfter": func(t *rapid.T, s *story) {
-		s.after = rapid.Int64Range(0, s.rate.Permits+1).Draw(t, "cost after")
+		s.after = rapid.Int64Range(0, 2*s.rate.Permits+1).Draw(t, "cost after")
+		s.told = rapid.Int64Range(0, s.after).Draw(t, "of it while the handler runs")
 	},
 	"Limit.Penalty": func(t *rapid.T, s *story) {
 		s.penalty = rapid.SampledFrom([]time.Duration{
@@ -88,6 +93,8 @@ func TestStoriesHaveEachOption(t *testing.T) {
 
 // A story is a limit, a policy, and requests to them.
 type story struct {
+	zero          bool  // Limit.Cost returns 0
+	told          int64 // permits of after that the handler tells at its begin
 	rate          rratelimiter.Rate
 	names         []string
 	cost, after   int64 // 0, -1: no option
@@ -132,8 +139,8 @@ const (
 
 func (s story) String() string {
 	return fmt.Sprintf(
-		"%v, options %v: cost %d, after %d, penalty %v, other %v, anonymous %v, wait %v, failure %d\nsteps %+v\n",
-		s.rate, s.names, s.cost, s.after, s.penalty, s.other, s.anonymous, s.wait, s.failure, s.steps,
+		"%v, options %v: cost %d (0: %v), after %d (told %d), penalty %v, other %v, anonymous %v, wait %v, failure %d\nsteps %+v\n",
+		s.rate, s.names, s.cost, s.zero, s.after, s.told, s.penalty, s.other, s.anonymous, s.wait, s.failure, s.steps,
 	)
 }
 

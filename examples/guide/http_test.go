@@ -269,7 +269,7 @@ func failedLogins(client *rratelimiter.Client, addr httplimit.ClientAddr) *httpl
 func byTokens(client *rratelimiter.Client, apiKey httplimit.Key) *httplimit.Guard {
 	guard := httplimit.New(
 		httplimit.Per(client, "tokens", rratelimiter.PerMinute(100_000), apiKey).
-			Cost(func(r *http.Request) int64 { return 4000 }). // the maximum that we let the model use
+			Cost(func(r *http.Request) int64 { return 4000 }). // an estimate
 			CostAfter(func(_ int, h http.Header) int64 {
 				tokens, _ := strconv.ParseInt(h.Get("X-Tokens"), 10, 64) // set by the handler
 				return tokens

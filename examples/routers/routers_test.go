@@ -85,8 +85,9 @@ func TestResponsesOfChi(t *testing.T) {
 			_, _ = w.Write([]byte("late"))
 			panic("late")
 		})
-		r.Get("/stream", func(w http.ResponseWriter, _ *http.Request) {
+		r.Get("/stream", func(w http.ResponseWriter, r *http.Request) {
 			for range 2 {
+				httplimit.Charge(r.Context(), 2)
 				_, _ = w.Write([]byte("part"))
 				w.(http.Flusher).Flush()
 			}
