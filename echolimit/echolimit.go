@@ -22,7 +22,8 @@ import (
 // is sent. If a handler returns an error, this is the status that the error handler of the
 // application writes later; if another middleware has replaced the response by a writer without
 // Unwrap, the permits stay taken then. If the handler panics before it writes, the status is 500.
-// If it takes over the connection, the status is 101.
+// If it takes over the connection, the status is 101. Handlers can call [httplimit.Charge] with the
+// context of c.Request.
 func Middleware(guard *httplimit.Guard) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error {
@@ -39,6 +40,9 @@ func Middleware(guard *httplimit.Guard) echo.MiddlewareFunc {
 
 // serve calls next, and corrects the permits of the request.
 func serve(guard *httplimit.Guard, d httplimit.Decision, c *echo.Context, next echo.HandlerFunc) (err error) {
+	if ctx := httplimit.NewContext(c.Request().Context(), d); ctx != c.Request().Context() {
+		c.SetRequest(c.Request().WithContext(ctx))
+	}
 	r, seen := c.Request(), &response.Recorder{ResponseWriter: c.Response()}
 	settle := func(status int) { guard.ActivePolicy().Settle(r.Context(), d, status, seen.Header()) }
 	panics, late := true, false

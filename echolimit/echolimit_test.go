@@ -34,6 +34,7 @@ func routes(e *echo.Echo) {
 	e.GET("/late", func(c *echo.Context) error { _ = c.String(http.StatusUnauthorized, "late"); panic("late") })
 	e.GET("/stream", func(c *echo.Context) error {
 		for range 2 {
+			httplimit.Charge(c.Request().Context(), 2)
 			_, _ = io.WriteString(c.Response(), "part")
 			_ = http.NewResponseController(c.Response()).Flush()
 		}

@@ -24,7 +24,9 @@ import (
 // The permits that depend on the response (CountIf, CostAfter) are corrected with the status of the
 // response. If such a request ends with an error, Middleware calls the error handler of the
 // application to get this status, as the middleware logger of fiber does, and returns nil: handlers
-// outside of it do not get the error. If the handler panics, the status is 500.
+// outside of it do not get the error. If the handler panics, the status is 500. Handlers can call
+// [httplimit.Charge] with c.Context. fiber streams a body after the handlers have returned: what is
+// charged while it does (with a context from before) adds to the cost of CostAfter.
 func Middleware(guard *httplimit.Guard) fiber.Handler {
 	return func(c fiber.Ctx) error {
 		w := &writer{c, header(c)}
@@ -42,6 +44,7 @@ func Middleware(guard *httplimit.Guard) fiber.Handler {
 
 // serve runs the rest of the chain, and corrects the permits of the request.
 func serve(guard *httplimit.Guard, d httplimit.Decision, c fiber.Ctx) error {
+	c.SetContext(httplimit.NewContext(c.Context(), d))
 	status := http.StatusInternalServerError // if the chain panics
 	defer func() { guard.ActivePolicy().Settle(c.Context(), d, status, header(c)) }()
 	if err := c.Next(); err != nil {

@@ -59,8 +59,10 @@ func TestMiddleware(t *testing.T) {
 		app.Get("/nothing", func(fiber.Ctx) error { return nil })
 		app.Get("/panic", func(fiber.Ctx) error { panic("panic") })
 		app.Get("/stream", func(c fiber.Ctx) error {
+			ctx := c.Context()
 			return c.SendStreamWriter(func(w *bufio.Writer) {
 				for range 2 {
+					httplimit.Charge(ctx, 2)
 					_, _ = w.WriteString("part")
 					_ = w.Flush()
 				}

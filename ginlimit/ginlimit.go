@@ -21,7 +21,8 @@ import (
 // is sent. If the chain ends with c.Errors and without a response, this is the status that a
 // handler outside of this one, such as an error handler, writes later; if no handler writes a body
 // or a header, the permits stay taken. If the chain panics before it writes, the status is 500. If
-// a handler takes over the connection, it is c.Writer.Status, usually 200.
+// a handler takes over the connection, it is c.Writer.Status, usually 200. Handlers can call
+// [httplimit.Charge] with the context of c.Request.
 func Middleware(guard *httplimit.Guard) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		c.Request.Pattern = c.FullPath()
@@ -36,6 +37,9 @@ func Middleware(guard *httplimit.Guard) gin.HandlerFunc {
 
 // serve runs the rest of the chain, and corrects the permits of the request.
 func serve(guard *httplimit.Guard, d httplimit.Decision, c *gin.Context) {
+	if ctx := httplimit.NewContext(c.Request.Context(), d); ctx != c.Request.Context() {
+		c.Request = c.Request.WithContext(ctx)
+	}
 	r, panics := c.Request, true
 	settle := func(status int) { guard.ActivePolicy().Settle(r.Context(), d, status, c.Writer.Header()) }
 	defer func() {

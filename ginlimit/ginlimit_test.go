@@ -29,6 +29,7 @@ func routes(router *gin.Engine) {
 	router.GET("/late", func(c *gin.Context) { c.String(http.StatusUnauthorized, "late"); panic("late") })
 	router.GET("/stream", func(c *gin.Context) {
 		for range 2 {
+			httplimit.Charge(c.Request.Context(), 2)
 			_, _ = c.Writer.WriteString("part")
 			c.Writer.Flush()
 		}

@@ -14,7 +14,7 @@
 // ("/shop.Orders/Get") and whose header is the metadata. [Request] returns it. The functions of
 // CountIf and CostAfter get what the call ended with: the HTTP status for its code, as in
 // gRPC-Gateway (UNAUTHENTICATED is 401), and the header field Grpc-Status with the code as a
-// number.
+// number. A handler tells the cost of a call by httplimit.Charge, with its context: CostAfter(nil).
 //
 // A [Pacer] limits the rate of the calls that a program sends.
 package grpclimit
@@ -45,7 +45,7 @@ import (
 func Unary(guard *httplimit.Guard) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		var reply any
-		err := serve(ctx, guard, info.FullMethod, func() (err error) {
+		err := serve(ctx, guard, info.FullMethod, func(ctx context.Context) (err error) {
 			reply, err = handler(ctx, req)
 			return err
 		})
@@ -54,25 +54,39 @@ func Unary(guard *httplimit.Guard) grpc.UnaryServerInterceptor {
 }
 
 // Stream returns an interceptor that lets streams open, or refuses them as Check does. With a nil
-// guard all streams open. Messages on an open stream are not limited.
+// guard all streams open. Messages on an open stream are not limited; their handler can charge them
+// by httplimit.Charge, so that later calls wait or are refused.
 func Stream(guard *httplimit.Guard) grpc.StreamServerInterceptor {
 	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-		return serve(stream.Context(), guard, info.FullMethod, func() error { return handler(srv, stream) })
+		return serve(stream.Context(), guard, info.FullMethod, func(ctx context.Context) error {
+			if ctx != stream.Context() {
+				stream = &charged{stream, ctx}
+			}
+			return handler(srv, stream)
+		})
 	}
 }
 
+// A charged stream has the context for httplimit.Charge.
+type charged struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s *charged) Context() context.Context { return s.ctx }
+
 // serve lets handle serve a call, or refuses it. It corrects the permits of the call after its end.
-func serve(ctx context.Context, guard *httplimit.Guard, fullMethod string, handle func() error) error {
+func serve(ctx context.Context, guard *httplimit.Guard, fullMethod string, handle func(context.Context) error) error {
 	d := guard.Decide(Request(ctx, fullMethod))
 	if err := refusal(ctx, guard, d); err != nil {
 		return err
 	}
 	if !d.Settles() {
-		return handle()
+		return handle(ctx)
 	}
 	code := codes.Internal // if handle panics
 	defer func() { settle(ctx, guard, d, code) }()
-	err := handle()
+	err := handle(httplimit.NewContext(ctx, d))
 	code = codeOf(err)
 	return err
 }

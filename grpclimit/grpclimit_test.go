@@ -162,6 +162,55 @@ func (logins) Watch(_ *grpc_health_v1.HealthCheckRequest, stream grpc_health_v1.
 	return codeIn(stream.Context())
 }
 
+// A generating service charges each call and each message.
+type generating struct {
+	grpc_health_v1.UnimplementedHealthServer
+}
+
+func (generating) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+	httplimit.Charge(ctx, 5)
+	return &grpc_health_v1.HealthCheckResponse{}, nil
+}
+
+func (generating) Watch(_ *grpc_health_v1.HealthCheckRequest, stream grpc_health_v1.Health_WatchServer) error {
+	for range 3 {
+		httplimit.Charge(stream.Context(), 4)
+		if err := stream.Send(&grpc_health_v1.HealthCheckResponse{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// What handlers charge counts in full, of calls and of streams. Later calls are refused.
+func TestHandlersCharge(t *testing.T) {
+	for name, want := range map[string]int64{"call": 5, "stream": 12} {
+		t.Run(name, func(t *testing.T) {
+			s := limittest.New(t)
+			guard := httplimit.New(httplimit.Per(s.Client(), "tokens", rratelimiter.PerHour(3), nil).CostAfter(nil))
+			guard.Policy = patient
+			c := serveBy(t, generating{}, guard)
+			if name == "call" {
+				wantCodes(t, t.Context(), c, codes.OK)
+			} else if open, err := c.Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+				t.Fatal(err)
+			} else {
+				for err == nil {
+					_, err = open.Recv()
+				}
+				if err != io.EOF {
+					t.Fatal(err)
+				}
+			}
+			l := s.Client().RateLimiter("ratelimit:tokens")
+			for state, err := l.State(t.Context()); err != nil || state.Used != want; state, err = l.State(t.Context()) {
+				time.Sleep(time.Millisecond)
+			}
+			wantCodes(t, t.Context(), c, codes.ResourceExhausted)
+		})
+	}
+}
+
 // Only failed logins count, of calls and of streams.
 func TestCountIfGetsTheCode(t *testing.T) {
 	s := limittest.New(t)

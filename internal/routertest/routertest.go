@@ -30,7 +30,7 @@ var statuses = map[string]int{
 	"/nothing": http.StatusOK,                  // writes nothing
 	"/panic":   http.StatusInternalServerError, // panics; a middleware outside of the guard recovers
 	"/late":    http.StatusUnauthorized,        // writes the status and a body, and then panics
-	"/stream":  http.StatusOK,                  // writes two parts, and flushes each
+	"/stream":  http.StatusOK,                  // charges 2, writes and flushes a part, and does so again
 	// takes over the connection; the status depends on the router
 	"/hijack": 0,
 }
@@ -49,6 +49,7 @@ func Run(t *testing.T, start Start, lacks ...string) {
 		})
 	}
 	t.Run("cost", func(t *testing.T) { testCost(t, start) })
+	t.Run("charge", func(t *testing.T) { testCharge(t, start) })
 	t.Run("response", func(t *testing.T) { testResponse(t, start) })
 	t.Run("no guard", func(t *testing.T) {
 		url := start(t, nil)
@@ -103,6 +104,18 @@ func testCost(t *testing.T, start Start) {
 	})
 	wantStatus(t, start(t, guard)+"/right", http.StatusOK)
 	awaitUsed(t, limiter, 2)
+}
+
+// A handler charges while it streams. All counts, although the limit has only 3 permits: the next
+// request is refused.
+func testCharge(t *testing.T, start Start) {
+	guard, limiter := newGuard(t, func(l httplimit.Limit) httplimit.Limit { return l.CostAfter(nil) })
+	url := start(t, guard)
+	wantStatus(t, url+"/stream", http.StatusOK)
+	awaitUsed(t, limiter, 4)
+	if h := wantStatus(t, url+"/right", http.StatusTooManyRequests); h.Get("Retry-After") != "3600" {
+		t.Errorf("a refusal has the header %v", h)
+	}
 }
 
 // The responses have the header fields of the guard, and those of a refusal its body. Skipped
