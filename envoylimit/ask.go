@@ -28,10 +28,12 @@ type ask struct {
 	quota  rules.Quota       // in the place of the rate, if it has a period
 	label  string            // the name of the limit in responses
 	key    string            // of the limiter, within the domain
-	hits   int64             // more than any rate if they do not fit
+	hits   int64             // more than any rate if they do not fit; 0: it asks whether a permit is free
 	limits bool              // the descriptor has a claim
 	shadow bool              // it is counted, but refuses no request
-	sum    *sum              // that the descriptor is a part of; nil: it has no claim
+	// its hits count in full, free or not
+	postpaid bool
+	sum      *sum // that the descriptor is a part of; nil: it has no claim
 }
 
 // A sum is the claim of all descriptors of a request that have the same limiter. Descriptors with
@@ -91,6 +93,9 @@ func askOf(root *rule, r *ratelimitv3.RateLimitRequest, d *ratelimit.RateLimitDe
 			return a, err
 		}
 		a.label = labelOf(d.Entries)
+		if of, _ := root.find(d.Entries); of != nil {
+			a.postpaid = of.Postpaid
+		}
 		for _, e := range d.Entries {
 			values = append(values, e.Value)
 		}
@@ -99,8 +104,9 @@ func askOf(root *rule, r *ratelimitv3.RateLimitRequest, d *ratelimit.RateLimitDe
 			return a, nil
 		}
 		a.rate, a.quota, a.label, a.shadow = a.rule.Rate, a.rule.Quota, a.rule.label, a.rule.Shadow
+		a.postpaid = a.rule.Postpaid
 	}
-	a.limits = (a.rate != rratelimiter.Unlimited || a.quota.Period != "") && a.hits > 0
+	a.limits = a.rate != rratelimiter.Unlimited || a.quota.Period != ""
 	a.key = keyOf(d.Entries, values)
 	return a, nil
 }
@@ -127,7 +133,7 @@ func sumsOf(asks []ask) (sums []*sum) {
 		if !a.limits {
 			continue
 		}
-		at := slices.IndexFunc(sums, func(s *sum) bool { return s.key == a.key && s.shadow == a.shadow })
+		at := slices.IndexFunc(sums, func(s *sum) bool { return s.key == a.key && s.shadow == a.shadow && s.postpaid == a.postpaid })
 		if at < 0 {
 			a.sum = &sum{ask: *a}
 			sums = append(sums, a.sum)
@@ -168,7 +174,7 @@ func (a *ask) per() rratelimiter.Rate {
 // claim returns the claim of a sum.
 func (s *Service) claim(domain string, a ask) httplimit.Claim {
 	domain = names.Escape(domain)
-	if most := a.per().Permits; a.hits > most {
+	if most := a.per().Permits; most == 0 || a.takes() && a.hits > most {
 		return httplimit.Claim{Name: a.label, Limiter: never{most}, Permits: 1, Rate: a.rate}
 	}
 	if a.quota.Period != "" {
@@ -191,23 +197,30 @@ func (n never) Allow(context.Context, int64) (rratelimiter.Result, error) {
 	return rratelimiter.Result{Limit: n.limit}, nil
 }
 
-// enforced returns the claims that can refuse the request. If one refuses in any case, the others
-// need not be checked.
-func enforced(sums []*sum) []httplimit.Claim {
+// never reports whether the sum refuses the request in any case.
+func (s *sum) never() bool { return s.claim.Limiter == never{s.per().Permits} }
+
+// enforced returns the claims that can refuse the request. Those that take no permits are one claim,
+// which is the first. If one refuses in any case, the others that take permits are not checked.
+func enforced(sums []*sum) ([]httplimit.Claim, *charge) {
 	var claims, refusing []httplimit.Claim
+	var apartOf []*sum
 	for _, s := range sums {
 		switch {
 		case s.shadow:
-		case s.claim.Limiter == never{s.per().Permits}:
+		case s.never():
 			refusing = append(refusing, s.claim)
+		case !s.takes():
+			apartOf = append(apartOf, s)
 		default:
 			claims = append(claims, s.claim)
 		}
 	}
 	if refusing != nil {
-		return refusing
+		claims = refusing
 	}
-	return claims
+	first, charge := apart(apartOf...)
+	return append([]httplimit.Claim{first}, claims...), charge
 }
 
 // note takes the answer for the sum from a decision.

@@ -56,9 +56,15 @@
 //   - limit: an override in the descriptor is its rate, in the place of the rule. The domain must
 //     be known. MONTH and YEAR are quotas, too, and have no unit_multiplier. All clients should send
 //     the same override for the same entries, since each new rate is set in Redis.
-//   - hits_addend: the descriptor takes this number of permits, 1 without it. A descriptor whose
-//     own hits_addend is 0 takes none, and is not limited. If the number is more than the rate, the
-//     request is over the limit.
+//   - hits_addend: the descriptor takes this number of permits, 1 without it. If the number is more
+//     than the rate, the request is over the limit. A descriptor whose own hits_addend is 0 takes
+//     none, and is over the limit if no permit is free. Its time is the time until one is.
+//   - postpaid: the hits of the descriptor were used already, as those of a rate limit of Envoy with
+//     apply_on_stream_done. They count in full, free or not (rratelimiter.Limiter.Charge), also if
+//     another descriptor refuses the request, and if Envoy waits no longer. The descriptor is over
+//     the limit if no permit was free before. An override is the rate of such a descriptor, too.
+//   - descriptors with postpaid or without hits are asked first. If one refuses, the others take
+//     nothing, and have only their code.
 //   - several descriptors with the same limiter: it is asked once, for the sum of their permits, and
 //     its answer is that of each of them. If they give it different rates, the one with the fewest
 //     permits a second counts, with 30 days for a month and 365 for a year. Descriptors with shadow are not part of the sum of others: they have
@@ -87,7 +93,7 @@ import (
 )
 
 // envoylimit.go handles a request. match.go finds the rule of a descriptor, ask.go makes its claim,
-// and response.go makes the response.
+// charge.go asks limiters that grant no permits, and response.go makes the response.
 
 // A Service is the rate limit service. It is safe for concurrent use.
 type Service struct {
@@ -106,10 +112,13 @@ type Service struct {
 // The policy decides what happens if limits cannot be checked. With httplimit.FailClosed, the error
 // is UNAVAILABLE, and Envoy decides by its setting failure_mode_deny. With Shadow, no request is
 // refused. nil means FailClosed within 100 ms, and the name "envoy" in metrics. Further fields of
-// the policy do what httplimit says.
+// the policy do what httplimit says. A policy without an Observer gets that of client.
 func New(client *rratelimiter.Client, policy *httplimit.Policy) *Service {
 	if policy == nil {
 		policy = &httplimit.Policy{Name: "envoy", Failure: httplimit.FailClosed}
+	}
+	if policy.Observer == nil {
+		policy.Observer = client.Observer()
 	}
 	return &Service{client: client, policy: policy, shadow: &httplimit.Policy{
 		Name: policy.Name, Observer: policy.Observer, Bound: policy.Bound, Shadow: true, OnDeny: policy.OnDeny,
@@ -146,10 +155,12 @@ func (s *Service) ShouldRateLimit(
 	var shadows sync.WaitGroup
 	for _, one := range sums {
 		if one.shadow {
-			shadows.Go(func() { one.note(s.shadow.Decide(ctx, one.claim)) })
+			shadows.Go(func() { one.note(s.watch(ctx, one)) })
 		}
 	}
-	d := s.policy.Decide(response.WithClosed(ctx, closed), enforced(sums)...)
+	claims, charge := enforced(sums)
+	d := s.policy.Decide(response.WithClosed(ctx, closed), claims...)
+	charge.spread(&d)
 	shadows.Wait()
 	switch d.Outcome {
 	case httplimit.FailedClosed:
@@ -163,4 +174,15 @@ func (s *Service) ShouldRateLimit(
 		}
 	}
 	return s.response(asks, d), nil
+}
+
+// watch asks the limiter of a sum that refuses no request.
+func (s *Service) watch(ctx context.Context, one *sum) httplimit.Decision {
+	if one.takes() || one.never() {
+		return s.shadow.Decide(ctx, one.claim)
+	}
+	claim, charge := apart(one)
+	d := s.shadow.Decide(ctx, claim)
+	charge.spread(&d)
+	return d
 }

@@ -78,10 +78,12 @@ func TestHits(t *testing.T) {
 		request.Descriptors[0].HitsAddend = wrapperspb.UInt64(7) // in the place of the request's
 		request.Descriptors[1].HitsAddend = wrapperspb.UInt64(1)
 		e.send(request, "OK: OK 1 of 10/SECOND in 1s, OK 0 of 3/MINUTE in 1m0s")
-		request.Descriptors[1].HitsAddend = wrapperspb.UInt64(0) // takes nothing
+		request.Descriptors[1].HitsAddend = wrapperspb.UInt64(0) // is a permit free?
 		request.Descriptors[0].HitsAddend = nil
 		request.HitsAddend = 1
-		e.send(request, "OK: OK 0 of 10/SECOND in 1s, OK")
+		e.send(request, "OVER_LIMIT: OK, OVER_LIMIT 0 of 3/MINUTE in 1m0s")
+		request.Descriptors[1].Entries[0].Value = "3"
+		e.send(request, "OK: OK 0 of 10/SECOND in 1s, OK 3 of 3/MINUTE in 1m0s")
 		for _, hits := range []uint64{4, 1 << 63} { // more than the rate: over the limit, and nothing is taken
 			e.now = e.now.Add(time.Hour)
 			request = to("shop", of("address=1"), of("user=1"))

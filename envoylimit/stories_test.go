@@ -28,10 +28,10 @@ import (
 //	go test ./envoylimit -run Stories -rapid.checks 100000 -rapid.seed 0 -timeout 2h
 
 // Each field of a rule and of a request is drawn: a new one needs a place in domain, or in
-// drawRequest.
+// drawRequest. Postpaid is not: postpaid_test.go has its tests.
 func TestStoriesHaveEachField(t *testing.T) {
 	for of, drawn := range map[reflect.Type]string{
-		reflect.TypeFor[rules.Descriptor]():              "Key Value Rate HasRate Quota Shadow Shared Lease Name ValueToMetric DetailedMetric Replaces Following",
+		reflect.TypeFor[rules.Descriptor]():              "Key Value Rate HasRate Quota Shadow Postpaid Shared Lease Name ValueToMetric DetailedMetric Replaces Following",
 		reflect.TypeFor[ratelimitv3.RateLimitRequest]():  "Domain Descriptors HitsAddend",
 		reflect.TypeFor[ratelimit.RateLimitDescriptor](): "Entries Limit HitsAddend IsNegativeHits",
 	} {
@@ -124,7 +124,7 @@ func (d domain) asked(r *ratelimitv3.RateLimitRequest) (all []asked) {
 		case len(one.Entries) == 2:
 			a.limiter, a.rate = "next "+value+one.Entries[1].Value, d.next
 		}
-		if a.limiter != "" && a.hits > 0 {
+		if a.limiter != "" {
 			a.interval = intervals[d.unit]
 			all = append(all, a)
 		}
@@ -177,7 +177,8 @@ func (m model) fits(limiter string, a asked, now time.Time) bool {
 			used += t.permits
 		}
 	}
-	return a.hits <= uint64(a.rate) && used+int64(a.hits) <= a.rate
+	needs := max(1, a.hits) // 0 hits ask whether a permit is free
+	return needs <= uint64(a.rate) && used+int64(needs) <= a.rate
 }
 
 // decide returns whether a request is over a limit. If it is not, its permits are taken.

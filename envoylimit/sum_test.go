@@ -53,8 +53,9 @@ func TestDescriptorsWithTheSameLimiterAreSummed(t *testing.T) {
 		if got := headers(response); got != `Ratelimit: "all";r=0;t=50`+"\n"+`Ratelimit-Policy: "all";q=1000;w=60` {
 			t.Error(got)
 		}
-		// Without permits it takes none, and is not limited.
-		e.send(hits(to("shop", of("all=1"), of("all=3")), 0, 1), "OK: OK, OK 999 of 1000/MINUTE in 1m0s")
+		// Without hits it asks whether a permit is free.
+		e.send(hits(to("shop", of("all=1"), of("all=3")), 0, 1),
+			"OVER_LIMIT: OVER_LIMIT 0 of 1000/MINUTE in 50s, OK")
 		e.send(to("shop", of("none=1"), of("none=1")), "OVER_LIMIT: OVER_LIMIT 0 of 0/SECOND, OVER_LIMIT 0 of 0/SECOND")
 		e.send(hits(to("shop", of("leased=1"), of("leased=1")), 600, 600),
 			"OVER_LIMIT: OVER_LIMIT 0 of 1000/MINUTE, OVER_LIMIT 0 of 1000/MINUTE")

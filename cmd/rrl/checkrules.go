@@ -251,6 +251,9 @@ func descriptorRows(domain string, entries []string, descriptors []rules.Descrip
 
 // optionsOf returns the options of a descriptor.
 func optionsOf(d rules.Descriptor) (options []string) {
+	if d.Postpaid {
+		options = append(options, "postpaid")
+	}
 	if d.Shadow {
 		options = append(options, "shadow")
 	}

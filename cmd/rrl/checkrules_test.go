@@ -87,7 +87,7 @@ func TestCheckRulesPrintsTheDomains(t *testing.T) {
   shop:
     - {key: address, rate: 10/s, shadow: true, lease: 100ms}
     - {key: path, value: /a/*, rate: 1/m, shared: true, name: one, replaces: [two]}
-    - {key: user, descriptors: [{key: method, rate: 5/s, name: two}, {key: method, value: "GET\e", rate: unlimited}]}
+    - {key: user, descriptors: [{key: method, rate: 5/s, name: two, postpaid: true}, {key: method, value: "GET\e", rate: unlimited}]}
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestCheckRulesPrintsTheDomains(t *testing.T) {
 	want := `domain  descriptor                   rate  options
 shop    address                      10/s  shadow lease=100ms
 shop    path=/a/*                     1/m  shared name=one replaces=two
-shop    user, method                  5/s  name=two
+shop    user, method                  5/s  postpaid name=two
 shop    user, method=GET\u001b  unlimited  none
 `
 	if code, out, errs := rrl(t.Context(), "check-rules", file); code != 0 || errs != "" || out != want {

@@ -172,6 +172,9 @@ func TestSchemaAndParserAgree(t *testing.T) {
 		entry + "rate: 1/s, lease: long": no, entry + "rate: 1/s, lease: 5": no, entry + "lease: 5ms, descriptors: [{key: l, rate: 1/s}]": no,
 		entry + "rate: 1/s, name: n, replaces: m": onlyParser, entry + "rate: 1/s, name: n}, {key: l, rate: 1/s, replaces: [n]": yes,
 		entry + "rate: 1/s, name: 5": yes, entry + "rate: 1/s, name: a b": yes, entry + "rate: 1/s, name: ''": no,
+		entry + "rate: 1/s, postpaid: true": yes, entry + "rate: unlimited, postpaid: true": yes, entry + "rate: 5/month, postpaid: true, shadow: true": yes,
+		entry + "postpaid: true, descriptors: [{key: l, rate: 1/s}]": no, entry + "rate: 1/s, postpaid: 1": no,
+		entry + "rate: 1/s, postpaid: true, lease: 100ms": no, entry + "rate: 1/s, postpaid: false, lease: 100ms": yes,
 		entry + "rate: 1/s, detailed-metric: true, value-to-metric: true": yes, entry + "detailed-metric: true, descriptors: [{key: l, rate: 1/s}]": no, entry + "rate: 1/s}, {key: k, rate: 1/s": onlyParser,
 	} {
 		if strings.HasPrefix(text, entry) {

@@ -28,12 +28,14 @@ type Descriptor struct {
 	Value string // "": any value; a * in it stands for any text
 	// of a descriptor that ends with this entry; rratelimiter.Unlimited if HasRate is false, too
 	Rate    rratelimiter.Rate
-	HasRate bool          // false: the rule is only for descriptors with further entries
-	Quota   Quota         // instead of Rate, of a rate for a month or a year; HasRate is true
-	Shadow  bool          // the descriptor is counted, but refuses no request
-	Shared  bool          // all values that match Value share one limiter
-	Lease   time.Duration // of rratelimiter.WithLease; 0: none
-	Name    string        // in responses, and for Replaces of other rules; "": none
+	HasRate bool  // false: the rule is only for descriptors with further entries
+	Quota   Quota // instead of Rate, of a rate for a month or a year; HasRate is true
+	Shadow  bool  // the descriptor is counted, but refuses no request
+	// the hits of the descriptor were used already: they count in full, free or not
+	Postpaid bool
+	Shared   bool          // all values that match Value share one limiter
+	Lease    time.Duration // of rratelimiter.WithLease; 0: none
+	Name     string        // in responses, and for Replaces of other rules; "": none
 	// the label of metrics has the value of the entry, or, with DetailedMetric, of all entries
 	ValueToMetric, DetailedMetric bool
 	// names of rules that do not apply to a request to which this rule applies
@@ -48,7 +50,7 @@ const (
 
 // schema.json has the same
 var descriptorFields = []string{
-	"key", "value", "rate", "shadow", "shared", "lease", "name", "replaces", "value-to-metric", "detailed-metric",
+	"key", "value", "rate", "postpaid", "shadow", "shared", "lease", "name", "replaces", "value-to-metric", "detailed-metric",
 	"descriptors",
 }
 
@@ -130,7 +132,7 @@ func (p *parser) descriptor(node *yaml.Node) (d Descriptor) {
 		p.fault(node.Line, "a descriptor has no field \"key\"")
 	}
 	d.Value, d.Name, d.Shadow, d.Shared = text("value"), text("name"), truth("shadow"), truth("shared")
-	d.ValueToMetric, d.DetailedMetric = truth("value-to-metric"), truth("detailed-metric")
+	d.Postpaid, d.ValueToMetric, d.DetailedMetric = truth("postpaid"), truth("value-to-metric"), truth("detailed-metric")
 	if node := fields["rate"]; node != nil {
 		if d.HasRate = true; ofCalendar(node) {
 			d.Quota = p.permits(node, "rate")
@@ -162,7 +164,10 @@ func (p *parser) complete(d Descriptor, fields map[string]*yaml.Node, line int) 
 	if !d.HasRate && fields["descriptors"] == nil {
 		p.fault(line, "%s: it has neither a rate nor descriptors; to set no limit, write \"rate: unlimited\"", d.shown())
 	}
-	for _, field := range []string{"shadow", "name", "replaces", "detailed-metric"} {
+	if d.Postpaid && d.Lease > 0 {
+		p.fault(fields["lease"].Line, "lease: a limit with postpaid takes no permits ahead, so it has no lease")
+	}
+	for _, field := range []string{"postpaid", "shadow", "name", "replaces", "detailed-metric"} {
 		if node := fields[field]; node != nil && !d.HasRate {
 			p.fault(node.Line, "%s needs a rate in the same descriptor", field)
 		}

@@ -148,12 +148,12 @@ func TestEachFaultOfEnvoyproxysFileHasItsLine(t *testing.T) {
 		},
 		{
 			"their field in the format of this project", "domains:\n  a:\n    - key: k\n      rate: 1/s\n      shadow_mode: true",
-			`5: a: unknown field "shadow_mode"; known are key, value, rate, shadow, shared, lease, name, replaces, value-to-metric, ` +
+			`5: a: unknown field "shadow_mode"; known are key, value, rate, postpaid, shadow, shared, lease, name, replaces, value-to-metric, ` +
 				`detailed-metric, descriptors; a file that begins with "domain:"`,
 		},
 		{
 			"an unknown field in the format of this project", "domains:\n  a:\n    - key: k\n      rate: 1/s\n      burst: 1",
-			`5: a: unknown field "burst"; known are key, value, rate, shadow, shared, lease, name, replaces, value-to-metric, ` +
+			`5: a: unknown field "burst"; known are key, value, rate, postpaid, shadow, shared, lease, name, replaces, value-to-metric, ` +
 				`detailed-metric, descriptors; the format is in docs/guide/serve-envoy.md`,
 		},
 	} {

@@ -36,6 +36,7 @@ type line struct {
 	Key           string   `yaml:"key"`
 	Value         string   `yaml:"value,omitempty"`
 	Rate          string   `yaml:"rate,omitempty"`
+	Postpaid      bool     `yaml:"postpaid,omitempty"`
 	Shadow        bool     `yaml:"shadow,omitempty"`
 	Shared        bool     `yaml:"shared,omitempty"`
 	Lease         string   `yaml:"lease,omitempty"`
@@ -51,8 +52,8 @@ func written(descriptors []Descriptor) []line {
 	lines := make([]line, len(descriptors))
 	for i, d := range descriptors {
 		lines[i] = line{
-			Key: d.Key, Value: d.Value, Rate: d.RateText(), Shadow: d.Shadow, Shared: d.Shared, Name: d.Name,
-			Replaces: d.Replaces, Detailed: d.DetailedMetric, ValueToMetric: d.ValueToMetric,
+			Key: d.Key, Value: d.Value, Rate: d.RateText(), Postpaid: d.Postpaid, Shadow: d.Shadow,
+			Shared: d.Shared, Name: d.Name, Replaces: d.Replaces, Detailed: d.DetailedMetric, ValueToMetric: d.ValueToMetric,
 			Following: written(d.Following),
 		}
 		if d.Lease > 0 {

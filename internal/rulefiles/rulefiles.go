@@ -46,6 +46,7 @@ var (
 		"key":      {"k", "remote_address", "''"},
 		"value":    {"a", "'a*'", "'*'", "''"},
 		"rate":     append([]string{"unlimited"}, rates...),
+		"postpaid": {"true", "false"},
 		"shadow":   {"true", "false"},
 		"shared":   {"true", "false"},
 		"lease":    {"1ms", "100ms", "101ms", "0s"},
