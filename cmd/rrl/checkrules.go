@@ -203,6 +203,9 @@ func limitOptions(l rules.Limit) (options []string) {
 	if len(l.Skip) > 0 {
 		options = append(options, "skip="+strings.Join(l.Skip, ","))
 	}
+	if l.CostAfter != "" {
+		options = append(options, "cost-after="+l.CostAfter)
+	}
 	if l.Lease > 0 {
 		options = append(options, "lease="+l.Lease.String())
 	}

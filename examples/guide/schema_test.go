@@ -131,6 +131,9 @@ func TestSchemaAndParserAgree(t *testing.T) {
 		head + "cost: 10": yes, head + "cost: \"3\"": yes, head + "cost: 0": no, head + "cost: -1": no, head + "cost: many": no,
 		head + "cost: 1.5": no, head + "cost: [1]": no, head + "cost:": no, head + "cost: 11": onlyParser,
 
+		head + "cost-after: X-Tokens-Used": yes, head + "cost-after: X Tokens": no, head + "cost-after: [X-A]": no, head + "cost-after:": no,
+		head + "cost-after: X-A\n    penalty: 1s": yes, quota + "5/day\n    cost-after: X-A": yes, quota + "5/day\n    cost-after: X-A\n    penalty: 1s": onlyParser,
+
 		head + "paths: /": yes, head + "paths: [/a, /b/]": yes, head + "paths: [/.well-known/, /a..b, /..., /a.]": yes, head + "paths: a": no,
 		head + "paths: /a/*": no, head + "paths: \"/a{id}\"": no, head + "paths: /a;b": no, head + "paths: /caf%C3%A9": no, head + "paths: /café": yes,
 		head + "paths: '/a\\b'": no, head + "paths: /a?b": no, head + "paths: '/a#b'": no, head + "paths: //": no, head + "paths: /a//b": no,

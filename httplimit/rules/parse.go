@@ -32,19 +32,21 @@ type Limit struct {
 	Name string
 	// text in the file, such as "header X-API-Key or address"; a comma separates the elements of a
 	// list
-	Key     string
-	Rate    rratelimiter.Rate
-	Plans   Plans // other rates
-	Quota   Quota // instead of a rate
-	Cost    int64
-	Paths   []string       // nil: all
-	Methods []string       // nil: all
-	Hosts   []string       // in lower case; nil: all
-	Exempt  []netip.Prefix // includes the networks that are exempt from all limits
-	Skip    []string       // paths to which no limit of the file applies
-	Lease   time.Duration  // of rratelimiter.WithLease; 0: none
-	Penalty time.Duration  // of httplimit.Limit.Penalty; 0: none
-	Shadow  bool           // the limit refuses no request
+	Key   string
+	Rate  rratelimiter.Rate
+	Plans Plans // other rates
+	Quota Quota // instead of a rate
+	Cost  int64
+	// name of the field of the response that has the cost; "": the cost is Cost
+	CostAfter string
+	Paths     []string       // nil: all
+	Methods   []string       // nil: all
+	Hosts     []string       // in lower case; nil: all
+	Exempt    []netip.Prefix // includes the networks that are exempt from all limits
+	Skip      []string       // paths to which no limit of the file applies
+	Lease     time.Duration  // of rratelimiter.WithLease; 0: none
+	Penalty   time.Duration  // of httplimit.Limit.Penalty; 0: none
+	Shadow    bool           // the limit refuses no request
 
 	IgnoreCase bool // the case of letters in paths does not count: the field ignore-case of the file
 
@@ -89,7 +91,7 @@ var (
 	validHost   = regexp.MustCompile(`^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 	fileFields  = []string{"exempt", "skip", "ignore-case", "limits", "domains"} // schema.json has the same
 	limitFields = []string{
-		"key", "rate", "plans", "quota", "from", "time-zone", "cost", "paths", "methods", "hosts", "exempt", "lease", "penalty", "shadow",
+		"key", "rate", "plans", "quota", "from", "time-zone", "cost", "cost-after", "paths", "methods", "hosts", "exempt", "lease", "penalty", "shadow",
 	}
 	planFields = []string{"header", "rates"}
 	allMethods = []string{
@@ -370,6 +372,15 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 	if node := fields["penalty"]; node != nil {
 		if l.Penalty = p.duration(node, "penalty"); l.Penalty > 0 {
 			p.validRate(node.Line, "penalty", rratelimiter.Rate{Permits: 1, Interval: l.Penalty}) // as Limit.Penalty
+		}
+	}
+	if node := fields["cost-after"]; node != nil {
+		if text, ok := p.value(node, "cost-after"); ok {
+			l.CostAfter = text
+			p.header(node.Line, "cost-after", text)
+		}
+		if l.Penalty > 0 && quota != "" {
+			p.fault(node.Line, "cost-after: a limit with a quota has either this or a penalty")
 		}
 	}
 	if node := fields["shadow"]; node != nil {

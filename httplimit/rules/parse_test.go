@@ -105,7 +105,7 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"the same field of the file", head + "limits: {}", "5: limits is in line 1 already"},
 		{
 			"unknown field", head + "    path: /x",
-			`5: a: unknown field "path"; known are key, rate, plans, quota, from, time-zone, cost, paths, methods, hosts, exempt, lease, penalty, shadow`,
+			`5: a: unknown field "path"; known are key, rate, plans, quota, from, time-zone, cost, cost-after, paths, methods, hosts, exempt, lease, penalty, shadow`,
 		},
 		{"the same field", head + "    rate: 20/s", "5: a: rate is in line 4 already"},
 		{
@@ -286,7 +286,7 @@ func TestAllFaultsAreFound(t *testing.T) {
 	want := `f:2: b: it has no field "key"; if all requests share one rate, write "key: all"
 f:2: b: rate: "1" is not of the form permits/interval, such as 100/s
 f:2: b: cost: "x" is no whole number from 1 on
-f:3: a: a limit must have fields, one a line: key, rate, plans, quota, from, time-zone, cost, paths, methods, hosts, exempt, lease, penalty, shadow
+f:3: a: a limit must have fields, one a line: key, rate, plans, quota, from, time-zone, cost, cost-after, paths, methods, hosts, exempt, lease, penalty, shadow
 f:4: exempt: "x" is neither an address nor a network such as 10.0.0.0/8`
 	if err == nil || err.Error() != want {
 		t.Errorf("%v", err)

@@ -53,6 +53,10 @@
 //     it.
 //   - cost: the number of permits that each request takes: from 1 (the default) to the permits of
 //     each rate.
+//   - cost-after: the name of a field in the header of the response, such as X-Tokens-Used, that has
+//     the cost of the request: see httplimit.Limit.CostAfter. The request takes the field cost
+//     before. This stays its cost if the response has no such field, or no whole number in it. A
+//     quota with a penalty cannot have it.
 //   - paths: the limit applies to these paths, with or without a final slash. If a path in the file
 //     ends with a slash, the limit also applies to all paths below it. It applies to all spellings:
 //     if servers can read several paths in the path of a request, such as "/x/..;/search", to each
@@ -102,6 +106,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -266,6 +271,9 @@ func (c Config) build(limits []Limit) []httplimit.Limit {
 		if l.Cost > 1 {
 			limit = limit.Cost(func(*http.Request) int64 { return l.Cost })
 		}
+		if l.CostAfter != "" {
+			limit = limit.CostAfter(l.costAfter)
+		}
 		if l.Penalty > 0 {
 			limit = limit.Penalty(c.Client, l.Penalty)
 		}
@@ -280,6 +288,14 @@ func (c Config) build(limits []Limit) []httplimit.Limit {
 		}
 	}
 	return all
+}
+
+// costAfter returns the cost of a request that its response has told.
+func (l Limit) costAfter(_ int, h http.Header) int64 {
+	if cost, err := strconv.ParseInt(h.Get(l.CostAfter), 10, 64); err == nil {
+		return cost
+	}
+	return l.Cost
 }
 
 // rated makes a limit with a rate.

@@ -34,13 +34,14 @@ var (
 		"cost": {
 			"1", "2", "5", "6", "0", "-1", "4294967295", "2147483648", "9007199254740992", "9223372036854775807", "many",
 		},
-		"paths":   {"/", "/a/", "[/b, /a]", "a"},
-		"methods": {"GET", "[GET, POST]", "POST", "get"},
-		"hosts":   {"example.com", "'*.example.com'", "example.org", "'*'"},
-		"exempt":  {"10.0.0.0/8", "192.0.2.7", "::ffff:10.0.0.0/104"},
-		"lease":   {"1ms", "25ms", "100ms", "101ms", "256204h42m", "2562047h", "1us", "0.5ms", "0s", "-1s"},
-		"penalty": {"1ms", "15m", "1281024h", "2562047h", "2562048h", "0.5ms", "0s"},
-		"shadow":  {"true", "false"},
+		"cost-after": {"X-Cost", "'X Cost'"},
+		"paths":      {"/", "/a/", "[/b, /a]", "a"},
+		"methods":    {"GET", "[GET, POST]", "POST", "get"},
+		"hosts":      {"example.com", "'*.example.com'", "example.org", "'*'"},
+		"exempt":     {"10.0.0.0/8", "192.0.2.7", "::ffff:10.0.0.0/104"},
+		"lease":      {"1ms", "25ms", "100ms", "101ms", "256204h42m", "2562047h", "1us", "0.5ms", "0s", "-1s"},
+		"penalty":    {"1ms", "15m", "1281024h", "2562047h", "2562048h", "0.5ms", "0s"},
+		"shadow":     {"true", "false"},
 	}
 	Descriptor = map[string][]string{
 		"key":      {"k", "remote_address", "''"},

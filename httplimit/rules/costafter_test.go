@@ -1,0 +1,58 @@
+package rules_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/httplimit"
+	"github.com/rratelimiter/rratelimiter/httplimit/rules"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
+)
+
+// A field of the response has the cost of a request. Without a whole number in it, the request
+// costs what it took.
+func TestTheResponseTellsTheCost(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		client := rratelimiter.NewClient(s.Client())
+		guard := httplimit.New()
+		guard.Policy = &httplimit.Policy{Bound: 10 * time.Second}
+		file := filepath.Join(t.TempDir(), "limits.yaml")
+		text := "limits: {tokens: {key: all, rate: 100/h, cost: 10, cost-after: X-Tokens-Used}}"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := rules.Watch(t.Context(), guard, file, rules.Config{Client: client}); err != nil {
+			t.Fatal(err)
+		}
+		used := ""
+		handler := guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if used != "" {
+				w.Header().Set("X-Tokens-Used", used)
+			}
+		}))
+		limiter, free := client.RateLimiter("ratelimit:tokens"), int64(100)
+		for _, c := range []struct {
+			used string
+			cost int64
+		}{{"30", 30}, {"4", 4}, {"", 10}, {"many", 10}, {"0", 0}} {
+			used = c.used
+			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
+			free -= c.cost
+			got := int64(-1) // it is corrected in the background
+			for deadline := time.Now().Add(10 * time.Second); got != free && time.Now().Before(deadline); {
+				var err error
+				if got, err = limiter.AvailablePermits(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got != free {
+				t.Fatalf("after %q: %d permits are free, not %d", c.used, got, free)
+			}
+		}
+	})
+}
