@@ -31,7 +31,7 @@ help:
 
 # All tests of make proof except those next to Redisson: no Java needed.
 unit:
-	scripts/deps redis redis6 redis8 valkey8 valkey9 cc
+	scripts/deps redis redis6 redis8 valkey8 valkey9 envoy cc
 	scripts/check unit
 
 # All tests on Redis 8.2, Valkey 8.1 and 9.1, of which make proof runs a part: three quarters of an
