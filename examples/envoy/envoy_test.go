@@ -292,6 +292,7 @@ func TestEnvoy(t *testing.T) {
 	}{
 		{true, "each rule of the example", (*world).eachRuleOfTheExample},
 		{true, "header fields", (*world).headerFields},
+		{true, "what is used counts at the end", (*world).whatIsUsedCountsAtTheEnd},
 		{true, "a restart keeps what is counted", (*world).aRestartKeepsWhatIsCounted},
 		{true, "new rules without a restart", (*world).newRulesWithoutARestart},
 		{false, "the service hangs and is killed", (*world).theServiceHangsAndIsKilled},
@@ -451,6 +452,37 @@ func (w *world) newRulesWithoutARestart() {
 		passed, decided := w.count(5, "POST", "/", "x-user", fmt.Sprint("user-", users))
 		return decided && passed == 3
 	})
+}
+
+// What an answer costs is known at its end, and counts in full: a tenant is refused when nothing is
+// free.
+func (w *world) whatIsUsedCountsAtTheEnd() {
+	for _, c := range []struct {
+		key            string
+		cost           int64
+		requests, want int
+	}{
+		{"bytes", 90_000, 20, 12},
+		{"tokens", 40_000, 30, 3},
+	} {
+		w.again(func(tenant string) bool {
+			tenant = c.key + "-" + tenant
+			passed := 0
+			for range c.requests {
+				n, decided := w.count(1, "GET", fmt.Sprintf("/?%s=%d", c.key, c.cost), "x-tenant", tenant)
+				if !decided {
+					return false
+				}
+				passed += n
+				// Envoy does not wait for the reply to what it reports at the end.
+				w.await(func() bool { return w.used(c.key+"="+tenant) >= int64(passed)*c.cost })
+			}
+			if used := w.used(c.key + "=" + tenant); passed != c.want || used != int64(passed)*c.cost {
+				w.Errorf("%s: %d of %d passed, want %d; %d are counted", c.key, passed, c.requests, c.want, used)
+			}
+			return true
+		})
+	}
 }
 
 // What a decision costs. The figure is only printed: it depends on the machine.
