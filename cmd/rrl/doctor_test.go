@@ -265,3 +265,19 @@ func TestDoctorKeepsControlCharactersFromTheTerminal(t *testing.T) {
 		}
 	})
 }
+
+// A debt is no fault: doctor finds nothing, and show tells it.
+func TestDoctorLeavesADebtAlone(t *testing.T) {
+	onShops(t, func(t *testing.T, s shop) {
+		l := rratelimiter.NewClient(s.rdb).RateLimiter("x", rratelimiter.WithRate(rratelimiter.PerHour(10)))
+		if _, err := l.Charge(t.Context(), 35); err != nil {
+			t.Fatal(err)
+		}
+		s.ok("doctor", "x")
+		contains(t, s.ok("show", "x"), "owed        25 permits")
+		if one := objects(t, s.ok("show", "x", "--json"))[0]; one["debt"] != 25. || one["future_records"] != 0. ||
+			one["consistent"] != true {
+			t.Errorf("%v", one)
+		}
+	})
+}

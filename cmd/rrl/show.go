@@ -128,6 +128,7 @@ type jsonView struct {
 	Fields         map[string]string `json:"fields"`          // of the configuration, as stored
 	Value          *string           `json:"value"`           // free permits as stored; null: none
 	Available      int64             `json:"available"`
+	Debt           int64             `json:"debt"`
 	RetryAfterMs   *int64            `json:"retry_after_ms,omitempty"` // until a permit is free
 	Used           int64             `json:"used"`
 	LiveRecords    int               `json:"live_records"`
@@ -171,6 +172,7 @@ func viewOf(v *survey.Survey) jsonView {
 		Client:      v.Client,
 		Fields:      v.Fields,
 		Available:   v.Available,
+		Debt:        v.Debt,
 		Used:        v.Live.Permits,
 		LiveRecords: v.Live.Records, ExpiredRecords: v.Expired.Records, ExpiredPermits: v.Expired.Permits,
 		AheadRecords: v.Open.Records, AheadPermits: v.Open.Permits, FutureRecords: v.Future.Records,
@@ -266,6 +268,9 @@ func (s *session) describe(v *survey.Survey) {
 		render.Thousands(v.Available), render.Thousands(v.Rate.Permits), inJava)
 	if v.RetryAfter != nil && *v.RetryAfter > 0 {
 		line("", "the next permit is free in %s", render.Lasting(*v.RetryAfter))
+	}
+	if v.Debt > 0 {
+		line("owed", "%s: more were used than the rate has, or it was lowered", render.Number(v.Debt, "permit"))
 	}
 	line(
 		"in use", "%s in %s", render.Number(v.Live.Permits, "permit"),

@@ -78,7 +78,7 @@ type Survey struct {
 	// date them
 	Open      Sum
 	OpenUntil time.Time
-	// live records that are dated after now, by more than WithGranularity and clocks explain
+	// live records that are dated after now, by more than WithGranularity, clocks and a debt explain
 	Future     Sum
 	Farthest   time.Time
 	Oldest     time.Time // of live records
@@ -88,6 +88,7 @@ type Survey struct {
 	Available  int64          // permits free now
 	RetryAfter *time.Duration // until a permit is free; nil: not asked for, or never
 	Drift      int64          // free permits and all records, less the rate: 0 where all is right
+	Debt       int64          // permits in live records above the rate, where all is right
 	// live permits, by the time of their grant: an interval from the oldest to now
 	Bins []int64
 	// live records with too many permits for a grant, such as that of a negative request of
@@ -229,6 +230,7 @@ type tally struct {
 	writers   map[string]*Writer
 	forms     map[string]*Form
 	doubtful  []doubt
+	later     Sum // live records of Go clients that are dated after now: of a debt, or else Future
 }
 
 // A doubt is a live record with doubtful permits. lua/shared/record.lua says how many of them
@@ -294,7 +296,11 @@ func (t *tally) add(r protocol.StoredRecord) {
 		t.Newest = at
 	}
 	if ahead := r.Score - t.now; ahead > float64(Slack(t.Rate).Milliseconds()) {
-		if t.Future.add(permits); t.Future.Records == 1 {
+		later := &t.Future
+		if tag != "" {
+			later = &t.later
+		}
+		if later.add(permits); t.Farthest.IsZero() {
 			t.Farthest = at
 		}
 	} else if ahead > 0 && tag != "" && inBucket(r.Member) {
@@ -347,6 +353,12 @@ func (t *tally) finish() {
 	}
 	all := t.Live.Permits + t.Expired.Permits
 	t.Drift = t.Free + all - t.Rate.Permits
+	if t.Drift == 0 && t.Live.Permits >= t.Rate.Permits {
+		t.Debt = t.Live.Permits - t.Rate.Permits // so what Go dated ahead was charged
+	} else {
+		t.Future.Records += t.later.Records
+		t.Future.Permits += t.later.Permits
+	}
 	switch {
 	case t.Live.Records == 0:
 		t.Available = t.Rate.Permits
