@@ -104,12 +104,14 @@ func (c *Client) charge(
 	}
 	for i, l := range limiters {
 		info := RequestInfo{
-			Limiter: l.name, Method: method, Permits: permits[i], Leased: leased, Latency: time.Since(started), Err: err,
+			Limiter: l.name, Method: method, Permits: permits[i], Leased: leased, Latency: time.Since(started),
+			Err: err,
 		}
 		if err == nil {
 			results[i], info.Granted = Result(charged[i]), counted[i]
 			if counted[i] < permits[i] {
-				errs[i] = wrap(operation, l.name, fmt.Errorf("%w: %d of %d permits counted", ErrDebtBound, counted[i], permits[i]))
+				errs[i] = wrap(operation, l.name, fmt.Errorf("%w: %d of %d permits counted", ErrDebtBound, counted[i],
+					permits[i]))
 				info.Err = errs[i]
 			}
 		}

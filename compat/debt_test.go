@@ -26,7 +26,8 @@ func TestRedissonWaitsADebtOut(t *testing.T) {
 				t.Parallel()
 				server := redistest.Real(t)
 				b := &bench{
-					T: t, ctx: t.Context(), rdb: server.Client(), java: redisson.Start(t, version, redisson.Addr(server.Addr)),
+					T: t, ctx: t.Context(), rdb: server.Client(), java: redisson.Start(t, version,
+						redisson.Addr(server.Addr)),
 				}
 				name := "debt"
 				l := b.limiter(name)
@@ -45,7 +46,8 @@ func TestRedissonWaitsADebtOut(t *testing.T) {
 				want(b, "Go's TryAcquire in debt", false)(l.TryAcquire(b.ctx, 1))
 				want(b, "Java's tryAcquire with a timeout", true)(b.java.TryAcquireTimeout(b.ctx, name, 1, time.Minute))
 				if after := time.Since(charged); after < result.RetryAfter-time.Millisecond {
-					b.Errorf("Java was granted a permit after %v, and the debt is paid back after %v", after, result.RetryAfter)
+					b.Errorf("Java was granted a permit after %v, and the debt is paid back after %v", after,
+						result.RetryAfter)
 				}
 				want(b, "Go's AvailablePermits", int64(4))(l.AvailablePermits(b.ctx))
 				want(b, "Java's tryAcquire of the rest", true)(b.java.TryAcquire(b.ctx, name, 4))

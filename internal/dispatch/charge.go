@@ -156,9 +156,10 @@ func (ch *charge) locally(retry time.Duration) ([]protocol.Charged, bool) {
 	locals, permits := make([]*localgrant.Limiter, len(ch.limiters)), make([]int64, len(ch.limiters))
 	most := make([]int64, len(ch.limiters))
 	for i, l := range ch.limiters {
-		if locals[i], permits[i], most[i] = &l.local, ch.request.Parts[i].Permits, l.settings.MaxDebt; !l.settings.FallsBack {
+		if !l.settings.FallsBack {
 			return nil, false
 		}
+		locals[i], permits[i], most[i] = &l.local, ch.request.Parts[i].Permits, l.settings.MaxDebt
 	}
 	return ch.client.localLimiters.Charge(locals, permits, most, ch.client.Clock(), retry)
 }

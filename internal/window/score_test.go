@@ -43,9 +43,12 @@ func TestLargestScores(t *testing.T) {
 		{"a score in the future holds from when it was written", []Score{
 			{Permits: 5, At: 1010, Added: 1000}, {Permits: 2, At: 1000}}, 7, 901},
 		{"charged permits exceed the rate", []Score{{Permits: 9, At: 1000, Charged: true}}, 0, 0},
-		{"a grant in debt", []Score{{Permits: 9, At: 1100, Added: 1000, Charged: true}, {Permits: 1, At: 1199}}, 10, 1100},
-		{"a grant after a debt", []Score{{Permits: 9, At: 1100, Added: 1000, Charged: true}, {Permits: 1, At: 1200}}, 1, 1101},
-		{"a grant just before a charge", []Score{{Permits: 9, At: 1000, Charged: true}, {Permits: 1, At: 1000}}, 1, 901},
+		{"a grant in debt", []Score{{Permits: 9, At: 1100, Added: 1000, Charged: true}, {Permits: 1, At: 1199}}, 10,
+			1100},
+		{"a grant after a debt", []Score{{Permits: 9, At: 1100, Added: 1000, Charged: true}, {Permits: 1, At: 1200}},
+			1, 1101},
+		{"a grant just before a charge", []Score{{Permits: 9, At: 1000, Charged: true}, {Permits: 1, At: 1000}}, 1,
+			901},
 		{"written when it had expired", []Score{{Permits: 5, At: 1000, Added: 1100}}, 0, 0},
 		{
 			"nothing, or less, written",

@@ -153,7 +153,8 @@ func requests(t *testing.T, start func(func(string) string, int) Exporter) {
 			map[string]float64{"charged.permits{}": 3},
 		},
 		"charged up to the bound": {
-			t.Context(), rratelimiter.RequestInfo{Method: "Charge", Permits: 30, Granted: 7, Err: rratelimiter.ErrDebtBound},
+			t.Context(), rratelimiter.RequestInfo{Method: "Charge", Permits: 30, Granted: 7,
+				Err: rratelimiter.ErrDebtBound},
 			map[string]float64{"charged.permits{}": 7},
 		},
 		"too large": {t.Context(), rratelimiter.RequestInfo{Err: rratelimiter.ErrExceedsRate}, nil},

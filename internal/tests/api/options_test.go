@@ -87,7 +87,8 @@ func TestLimiterOptionsComeOnTopOfDefaults(t *testing.T) {
 		),
 	)
 	want := dispatch.Settings{
-		Options: protocol.Options{Own: protocol.Rate{Permits: 1, Interval: 1000}, Format: record.Redisson321, MaxDebt: 10},
+		Options: protocol.Options{Own: protocol.Rate{Permits: 1, Interval: 1000}, Format: record.Redisson321,
+			MaxDebt: 10},
 	}
 	if got := rig.Settings(c.RateLimiter("rl")); got != want {
 		t.Errorf("the defaults give %+v, want %+v", got, want)

@@ -81,7 +81,8 @@ func TestChargesCountAsIfTheyHadWaited(t *testing.T) {
 			stories++
 			draw := func(what string, most int) int { return rapid.IntRange(0, most).Draw(rt, what) }
 			debt := int64(draw("debt", 5))
-			rate := rratelimiter.Rate{Permits: int64(1 + draw("rate", 19)), Interval: time.Duration(200+draw("interval", 800)) * ms}
+			rate := rratelimiter.Rate{Permits: int64(1 + draw("rate", 19)),
+				Interval: time.Duration(200+draw("interval", 800)) * ms}
 			opts := []rratelimiter.LimiterOption{rratelimiter.WithRate(rate), rratelimiter.WithMaxDebt(int(debt))}
 			d := &debtor{Rig: r, T: rt, rate: rate, most: debt * rate.Permits, slack: rate.Interval / 8}
 			d.limiter = r.Limiter(fmt.Sprint("l", stories), opts...)
@@ -130,7 +131,8 @@ func (d *debtor) charges(n int64) time.Duration {
 		d.Fatalf("%d permits count, want %d", len(added), len(want))
 	}
 	for i, at := range added {
-		rounds := time.Duration(1 + int64(i)/d.rate.Permits) // those of a later interval return with those of an earlier one
+		// those of a later interval return with those of an earlier one
+		rounds := time.Duration(1 + int64(i)/d.rate.Permits)
 		late := at.Sub(want[i])
 		if late < 0 || late > rounds*d.slack || late > 0 && int64(i) < free {
 			d.Fatalf("permit %d of %d counts from %v on, and would be had at %v", i, len(added), at, want[i])

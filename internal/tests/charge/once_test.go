@@ -25,7 +25,8 @@ func TestALostChargeCountsOnce(t *testing.T) {
 						rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithRecordFormat(format),
 					}
 					l := client.RateLimiter(t.Name(), opts...)
-					tap.Plan(rig.Plan{Cut: true, Then: func() { r.Advance(ms) }}, rig.Plan{Lost: true}, rig.Plan{Cut: true})
+					tap.Plan(rig.Plan{Cut: true, Then: func() { r.Advance(ms) }}, rig.Plan{Lost: true},
+						rig.Plan{Cut: true})
 					result, err := l.Charge(t.Context(), n)
 					state := rig.State(t, l)
 					if err != nil || !result.Allowed || state.Used != n || !state.Consistent || tap.Requests() != 5 {
@@ -100,7 +101,8 @@ func TestALostChargeOfSeveralLimitersCountsOnce(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		client, tap := r.Tapped()
-		full := client.RateLimiter("full", rratelimiter.WithRate(rratelimiter.PerMinute(1)), rratelimiter.WithMaxDebt(0))
+		full := client.RateLimiter("full", rratelimiter.WithRate(rratelimiter.PerMinute(1)),
+			rratelimiter.WithMaxDebt(0))
 		rig.MustTry(t, full, 1, true)
 		other := client.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 		tap.Plan(rig.Plan{Cut: true})

@@ -28,7 +28,8 @@ func TestADebtHasABound(t *testing.T) {
 		} {
 			l := r.Limiter(name, append(c.opts, rratelimiter.WithRate(rratelimiter.PerSecond(10)))...)
 			for _, n := range []int64{1 << 62, 1} {
-				if result, err := l.Charge(t.Context(), n); !errors.Is(err, rratelimiter.ErrDebtBound) || result.RetryAfter != time.Duration(c.used/10)*time.Second {
+				if result, err := l.Charge(t.Context(), n); !errors.Is(err, rratelimiter.ErrDebtBound) ||
+					result.RetryAfter != time.Duration(c.used/10)*time.Second {
 					t.Errorf("%s: %+v, %v", name, result, err)
 				}
 			}
@@ -37,7 +38,8 @@ func TestADebtHasABound(t *testing.T) {
 			}
 		}
 		never := r.Limiter("never", rratelimiter.WithRate(rratelimiter.PerSecond(0)))
-		if result, err := never.Charge(t.Context(), 1); !errors.Is(err, rratelimiter.ErrDebtBound) || result != (rratelimiter.Result{}) {
+		if result, err := never.Charge(t.Context(), 1); !errors.Is(err, rratelimiter.ErrDebtBound) ||
+			result != (rratelimiter.Result{}) {
 			t.Errorf("%+v, %v", result, err)
 		}
 	})
@@ -60,7 +62,8 @@ func TestAChargeUsesTheLease(t *testing.T) {
 		if result, err := l.Charge(t.Context(), 2); err != nil || !result.Allowed {
 			t.Errorf("%+v, %v", result, err)
 		}
-		if s := rig.State(t, l); r.Calls.Load() != calls+1 || s.Leased != held.Leased-2 || s.Used != held.Used { // the call is that of State
+		// the call is that of State
+		if s := rig.State(t, l); r.Calls.Load() != calls+1 || s.Leased != held.Leased-2 || s.Used != held.Used {
 			t.Errorf("%d calls, %+v, before %+v", r.Calls.Load()-calls, s, held)
 		}
 		if result, err := l.Charge(t.Context(), 88); err != nil || result.Remaining != 0 {
@@ -114,14 +117,16 @@ func TestTheProcessCountsACharge(t *testing.T) {
 		r := rig.New(t, s)
 		client, tap := r.Tapped(rratelimiter.WithCallTimeout(200 * ms))
 		l := client.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithFallback(0.5))
-		none := client.RateLimiter("none", rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithFallback(0))
+		none := client.RateLimiter("none", rratelimiter.WithRate(rratelimiter.PerMinute(10)),
+			rratelimiter.WithFallback(0))
 		rig.MustTry(t, l, 1, true)
 		lost := make([]rig.Plan, 1000)
 		for i := range lost {
 			lost[i].Lost = true
 		}
 		tap.Plan(lost...)
-		if result, err := l.Charge(t.Context(), 8); err != nil || !result.Allowed || result.Limit != 5 || result.RetryAfter <= 0 {
+		if result, err := l.Charge(t.Context(), 8); err != nil || !result.Allowed || result.Limit != 5 ||
+			result.RetryAfter <= 0 {
 			t.Errorf("%+v, %v", result, err)
 		}
 		rig.MustTry(t, l, 1, false)
@@ -140,7 +145,8 @@ func TestTheProcessCountsACharge(t *testing.T) {
 func TestADebtWithGranularity(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
-		l := r.Limiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(100)), rratelimiter.WithGranularity(time.Second))
+		l := r.Limiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(100)),
+			rratelimiter.WithGranularity(time.Second))
 		for range 50 {
 			if _, err := l.Charge(t.Context(), 5); err != nil {
 				t.Fatal(err)
@@ -160,7 +166,8 @@ func TestAChargeObeysTheOptions(t *testing.T) {
 		r := rig.New(t, s)
 		server := r.Limiter("server", rratelimiter.WithRate(rratelimiter.PerMinute(10)), rratelimiter.WithServerTime())
 		r.Advance(-time.Hour)
-		if result, err := server.Charge(t.Context(), 15); err != nil || result.RetryAfter > time.Minute+ms || result.RetryAfter <= 0 {
+		if result, err := server.Charge(t.Context(), 15); err != nil || result.RetryAfter > time.Minute+ms ||
+			result.RetryAfter <= 0 {
 			t.Errorf("%+v, %v", result, err)
 		}
 		if s := rig.State(t, server); time.Since(s.Oldest).Abs() > 10*time.Minute || s.Debt != 5 {
@@ -197,7 +204,8 @@ func TestADebtOutlivesTheKeepAlive(t *testing.T) {
 		}
 		rig.MustTry(t, l, 1, false)
 		for _, i := range []int{keys.Config, keys.Value, keys.Permits} {
-			if ttl := r.Redis.PTTL(t.Context(), rig.Keys(l)[i]).Val(); ttl < 5*time.Minute-10*time.Second || ttl > 6*time.Minute {
+			if ttl := r.Redis.PTTL(t.Context(), rig.Keys(l)[i]).Val(); ttl < 5*time.Minute-10*time.Second ||
+				ttl > 6*time.Minute {
 				t.Errorf("key %d lives for %v", i, ttl)
 			}
 		}

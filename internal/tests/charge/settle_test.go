@@ -111,7 +111,8 @@ func TestSeveralGrantsAreSettled(t *testing.T) {
 		}
 		for _, used := range []int64{1500, 1500, 1200} {
 			r.Must(grants.Settle(t.Context(), []int64{1, used}))
-			if a, b := rig.State(t, requests), rig.State(t, tokens); a.Used != 1 || b.Used != used || b.Debt != used-1000 {
+			if a, b := rig.State(t, requests), rig.State(t, tokens); a.Used != 1 || b.Used != used ||
+				b.Debt != used-1000 {
 				t.Errorf("%+v, %+v", a, b)
 			}
 		}

@@ -21,7 +21,8 @@ func TestSeveralLimitersAreChargedInOneStep(t *testing.T) {
 		r.Calls.Store(0)
 		results, err := r.Client.ChargeAll(t.Context(), []int64{6, 3, 7}, a, b, a)
 		want := []rratelimiter.Result{
-			result(true, 10, 0, time.Minute, time.Minute, 2*time.Minute), result(true, 10, 7, 0, time.Second, time.Second),
+			result(true, 10, 0, time.Minute, time.Minute, 2*time.Minute),
+			result(true, 10, 7, 0, time.Second, time.Second),
 			result(true, 10, 0, time.Minute, time.Minute, 2*time.Minute),
 		}
 		for i := range want {
@@ -50,7 +51,8 @@ func TestSeveralLimitersAreChargedInOneStep(t *testing.T) {
 func TestLimitersThatAreChargedApart(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
-		apart := rratelimiter.NewClient(struct{ rratelimiter.Redis }{s.Client()}, rratelimiter.WithClock(r.Now), rig.Patient)
+		apart := rratelimiter.NewClient(struct{ rratelimiter.Redis }{s.Client()}, rratelimiter.WithClock(r.Now),
+			rig.Patient)
 		var all []*rratelimiter.Limiter
 		for _, name := range []string{"a", "b", "c"} {
 			all = append(all, apart.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerMinute(10))))

@@ -19,7 +19,8 @@ func TestADebtIsNoFault(t *testing.T) {
 		if free := r.Free(l); free != 0 {
 			t.Errorf("%d permits are free", free)
 		}
-		if peeked, err := l.Peek(t.Context(), 1); err != nil || peeked != result(false, 10, 0, 3*time.Minute, time.Minute, 4*time.Minute) {
+		want := result(false, 10, 0, 3*time.Minute, time.Minute, 4*time.Minute)
+		if peeked, err := l.Peek(t.Context(), 1); err != nil || peeked != want {
 			t.Errorf("%+v, %v", peeked, err)
 		}
 		if repaired, err := l.Repair(t.Context()); err != nil || repaired.Fault != "" {

@@ -56,7 +56,8 @@ func TestAChargeMakesAWaitingCallerTooLate(t *testing.T) {
 			t.Error(err)
 		}
 		var late *rratelimiter.NotInTimeError
-		if b.Ended("the caller", waits, false, 200*ms); !errors.As(waits.Err, &late) || late.At.Sub(b.Start) != 3*time.Second {
+		if b.Ended("the caller", waits, false, 200*ms); !errors.As(waits.Err, &late) ||
+			late.At.Sub(b.Start) != 3*time.Second {
 			t.Error(waits.Err)
 		}
 	})

@@ -34,7 +34,8 @@ func scoresOf(t *testing.T, commands []redistest.Command, permits string) (score
 				t.Fatal(score)
 			}
 			n := binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))
-			scores = append(scores, window.Score{Permits: int64(n), At: at, Added: c.Time.UnixMicro(), Charged: charges})
+			scores = append(scores, window.Score{Permits: int64(n), At: at, Added: c.Time.UnixMicro(),
+				Charged: charges})
 		}
 	}
 	return scores

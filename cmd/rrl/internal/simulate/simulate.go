@@ -129,7 +129,9 @@ func (o Options) unused() error {
 		return ""
 	}
 	if o.Docs != "" {
-		if flag := given("trace", "rate", "for", "load", "seed", "permits-column", "charge", "json", "out"); flag != "" {
+		if flag := given(
+			"trace", "rate", "for", "load", "seed", "permits-column", "charge", "json", "out",
+		); flag != "" {
 			return fmt.Errorf("--%s: --docs simulates the built-in traces of the page, and writes only the page and its charts", flag)
 		}
 		return nil
