@@ -129,8 +129,13 @@ func (l *Limiter) request(ctx context.Context, operation string, a dispatch.Ask)
 	}
 	if l.client.requestObserver != nil {
 		info := RequestInfo{
-			Limiter: l.name, Method: methodOf(&a), Waits: a.Waits, Permits: a.N, Leased: leased, Latency: time.Since(started),
-			Err: err,
+			Limiter: l.name,
+			Method:  methodOf(&a),
+			Waits:   a.Waits,
+			Permits: a.N,
+			Leased:  leased,
+			Latency: time.Since(started),
+			Err:     err,
 		}
 		if info.Granted = a.Taken; result.Allowed {
 			info.Granted = a.N
@@ -385,11 +390,14 @@ func (c *Client) distinct(operation string, permits []int64, limiters []*Limiter
 			return nil, wrap(operation+" of", l.name, l.err)
 		}
 		at := slices.IndexFunc(
-			d.limiters, func(other *Limiter) bool { return other.core.Keys()[keys.Permits] == l.core.Keys()[keys.Permits] },
+			d.limiters, func(other *Limiter) bool {
+				return other.core.Keys()[keys.Permits] == l.core.Keys()[keys.Permits]
+			},
 		)
 		if at >= 0 && d.limiters[at].core.Key() != l.core.Key() { // such as "a" and "{a}"
 			return nil, wrap(
-				operation+" of", l.name, invalidOption("it has the permits of %s, too", dispatch.Quoted(d.limiters[at].name)),
+				operation+" of", l.name,
+				invalidOption("it has the permits of %s, too", dispatch.Quoted(d.limiters[at].name)),
 			)
 		}
 		if at < 0 {
@@ -436,8 +444,13 @@ func (c *Client) askTogether(
 	latency := time.Since(started)
 	for i, l := range limiters {
 		info := RequestInfo{
-			Limiter: l.name, Method: methodOfAll(&a), Waits: a.Waits, Permits: permits[i], Leased: leased, Latency: latency,
-			Err: err,
+			Limiter: l.name,
+			Method:  methodOfAll(&a),
+			Waits:   a.Waits,
+			Permits: permits[i],
+			Leased:  leased,
+			Latency: latency,
+			Err:     err,
 		}
 		if err == nil && results[i].Allowed {
 			info.Granted = permits[i]

@@ -438,7 +438,8 @@ func ExampleClient_AllowAllN() {
 			fmt.Println(err)
 			return
 		}
-		fmt.Println("request:", results[0].Allowed, results[0].Remaining, "tokens:", results[1].Allowed, results[1].Remaining)
+		fmt.Println("request:",
+			results[0].Allowed, results[0].Remaining, "tokens:", results[1].Allowed, results[1].Remaining)
 	}
 	// Output:
 	// request: true 59 tokens: true 3000

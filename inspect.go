@@ -58,8 +58,13 @@ func (l *Limiter) stateOf(s protocol.State) State {
 		debt = max(0, s.Used-s.Rate.Permits)
 	}
 	return State{
-		Rate: rateOf(s.Rate), Available: s.Available, Used: s.Used, Debt: debt, Leased: l.core.Leased(), Records: s.Records,
-		Oldest: s.Oldest, Newest: s.Newest, TTL: s.TTL, Consistent: s.Consistent,
+		Rate:      rateOf(s.Rate),
+		Available: s.Available,
+		Used:      s.Used,
+		Debt:      debt,
+		Leased:    l.core.Leased(),
+		Records:   s.Records,
+		Oldest:    s.Oldest, Newest: s.Newest, TTL: s.TTL, Consistent: s.Consistent,
 	}
 }
 
@@ -99,7 +104,9 @@ func (l *Limiter) clients(ctx context.Context) ([]string, error) {
 	found := map[string]bool{}
 	names := l.core.Keys()
 	for _, prefix := range []string{names[keys.Value] + ":", names[keys.Permits] + ":"} {
-		err := l.core.Scan(ctx, escapeGlob(prefix)+"*", func(key string) { found[strings.TrimPrefix(key, prefix)] = true })
+		err := l.core.Scan(ctx, escapeGlob(prefix)+"*", func(key string) {
+			found[strings.TrimPrefix(key, prefix)] = true
+		})
 		if err != nil {
 			return nil, err
 		}

@@ -189,7 +189,8 @@ func (l *Limiter) rename(ctx context.Context, newName string, request protocol.R
 		for _, key := range to.core.Keys() {
 			if slices.Contains(l.core.Keys(), key) {
 				return false, invalidOption(
-					"the new name %s shares the key %s with the old one", dispatch.Quoted(newName), dispatch.Quoted(key),
+					"the new name %s shares the key %s with the old one", dispatch.Quoted(newName),
+					dispatch.Quoted(key),
 				)
 			}
 		}

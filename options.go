@@ -124,7 +124,8 @@ func validate(s dispatch.Settings) error {
 	case s.RecordPerRequest:
 		return invalidOption("WithRecordPerRequest cannot be combined with a %s", option)
 	case s.Own != protocol.Rate{} && d > protocol.Millis(s.Own.Interval)/10:
-		return invalidOption("the %s %v is more than a tenth of the interval %v", option, d, protocol.Millis(s.Own.Interval))
+		return invalidOption("the %s %v is more than a tenth of the interval %v",
+			option, d, protocol.Millis(s.Own.Interval))
 	}
 	return nil
 }

@@ -86,7 +86,10 @@ func (r Rate) validate() error {
 // protocol returns the rate as scripts take it.
 func (r Rate) protocol() protocol.Rate {
 	return protocol.Rate{
-		Permits: r.Permits, Interval: r.Interval.Milliseconds(), Type: int64(r.Type), KeepAlive: r.KeepAlive.Milliseconds(),
+		Permits:   r.Permits,
+		Interval:  r.Interval.Milliseconds(),
+		Type:      int64(r.Type),
+		KeepAlive: r.KeepAlive.Milliseconds(),
 	}
 }
 

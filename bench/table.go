@@ -194,8 +194,10 @@ func waitingDetail(rows []*Row) grid {
 	g := grid{head: []string{"", "callers", "EVALs", "time s", "x the ideal", "p50 wait s", "p99 wait s", "Redis ms"}}
 	g.fill(rows, func(row *Row) []string {
 		return []string{
-			thousands(int64(row.median(perCall))), thousands(int64(row.median(commands))), quantity(row.median(seconds)),
-			fmt.Sprintf("%.4f", row.median(overIdeal)), quantity(row.median(p50) / 1e6), quantity(row.median(p99) / 1e6),
+			thousands(int64(row.median(perCall))), thousands(int64(row.median(commands))),
+			quantity(row.median(seconds)),
+			fmt.Sprintf("%.4f", row.median(overIdeal)), quantity(row.median(p50) / 1e6),
+			quantity(row.median(p99) / 1e6),
 			quantity(row.median(redisCPU) / 1000),
 		}
 	})
@@ -207,7 +209,9 @@ func redisCPU(s Sample) float64 { return s.RedisCPU }
 
 func memoryDetail(rows []*Row) grid {
 	g := grid{
-		head: []string{"", "permits", "records", "memory", "calls until all left", "longest script, CPU", "by the slow log"},
+		head: []string{
+			"", "permits", "records", "memory", "calls until all left", "longest script, CPU", "by the slow log",
+		},
 	}
 	g.fill(rows, func(row *Row) []string {
 		return []string{
@@ -233,7 +237,8 @@ func scriptDetail(r *Report, rows []*Row) grid {
 func sharedDetail(rows []*Row) grid {
 	g := grid{
 		head: []string{
-			"", "requests/s", "denied", "used of the rate", "largest window", "by Java", "p50 µs", "p99 µs", "commands/permit",
+			"", "requests/s", "denied", "used of the rate", "largest window", "by Java", "p50 µs", "p99 µs",
+			"commands/permit",
 		},
 	}
 	g.fill(rows, sharedCells)

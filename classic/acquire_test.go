@@ -142,7 +142,8 @@ func TestWrongParametersAreTold(t *testing.T) {
 	wrongRates := []rratelimiter.Rate{
 		{}, {Permits: 1}, {Interval: time.Second}, {Permits: -1, Interval: time.Second},
 		{Permits: 1 << 32, Interval: time.Second},
-		{Permits: 1, Interval: 1500 * time.Microsecond}, {Permits: 1, Interval: time.Second, Type: rratelimiter.PerClient},
+		{Permits: 1, Interval: 1500 * time.Microsecond},
+		{Permits: 1, Interval: time.Second, Type: rratelimiter.PerClient},
 		{Permits: 1, Interval: time.Second, KeepAlive: time.Hour},
 	}
 	byRate := map[string]func(rratelimiter.Rate) asker{
@@ -177,12 +178,14 @@ func TestWrongParametersAreTold(t *testing.T) {
 	}
 	second := time.Second
 	for name, l := range map[string]asker{
-		"a part of a second":  classic.NewWindowKeys(rdb, "key", rratelimiter.Rate{Permits: 1, Interval: 1500 * ms}),
-		"no quota":            classic.NewQuota(rdb, "key", 0, classic.Days{}),
-		"no capacity":         classic.NewTokenBucket(rdb, "key", classic.Tokens{PerStep: 1, Step: second}),
-		"no tokens":           classic.NewTokenBucket(rdb, "key", classic.Tokens{Capacity: 1, Step: second}),
-		"a step too short":    classic.NewTokenBucket(rdb, "key", classic.Tokens{Capacity: 1, PerStep: 1, Step: 100 * ms}),
-		"a debt below zero":   classic.NewTokenBucket(rdb, "key", classic.Tokens{Capacity: 1, PerStep: 1, Step: second, Debt: -1}),
+		"a part of a second": classic.NewWindowKeys(rdb, "key", rratelimiter.Rate{Permits: 1, Interval: 1500 * ms}),
+		"no quota":           classic.NewQuota(rdb, "key", 0, classic.Days{}),
+		"no capacity":        classic.NewTokenBucket(rdb, "key", classic.Tokens{PerStep: 1, Step: second}),
+		"no tokens":          classic.NewTokenBucket(rdb, "key", classic.Tokens{Capacity: 1, Step: second}),
+		"a step too short": classic.NewTokenBucket(rdb, "key",
+			classic.Tokens{Capacity: 1, PerStep: 1, Step: 100 * ms}),
+		"a debt below zero": classic.NewTokenBucket(rdb, "key",
+			classic.Tokens{Capacity: 1, PerStep: 1, Step: second, Debt: -1}),
 		"no interval":         classic.NewGatewayBucket(rdb, "key", classic.Gateway{Every: second, Capacity: 1}),
 		"no gateway capacity": classic.NewGatewayBucket(rdb, "key", classic.Gateway{Every: second, Interval: second}),
 		"no drops":            classic.NewLeakyBucket(rdb, "key", rate, 0),
@@ -222,7 +225,8 @@ func TestErrorsOfTheServer(t *testing.T) {
 			if subject.name == "window keys" {
 				continue // the name of its key is not known here
 			}
-			if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") ||
+				errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("%s: %v", subject.name, err)
 			}
 		}
@@ -246,18 +250,20 @@ func TestCluster(t *testing.T) {
 	rate := rratelimiter.PerHour(3)
 	for _, name := range []string{"a", "user:1", "{tag}:x", "a{b"} {
 		for what, l := range map[string]asker{
-			"fixed window":   classic.NewFixedWindow(rdb, "fw"+name, rate),
-			"window keys":    classic.NewWindowKeys(rdb, "wk"+name, rate),
-			"quota":          classic.NewQuota(rdb, "q"+name, 3, classic.Days{}),
-			"list window":    classic.NewListWindow(rdb, "lw"+name, rate),
-			"cursor window":  classic.NewCursorWindow(rdb, "cw"+name, rate),
-			"sliding log":    classic.NewSlidingLog(rdb, "sl"+name, rate),
-			"sub-windows":    classic.NewSubWindows(rdb, "sw"+name, rate, 4),
-			"two counters":   classic.NewTwoCounters(rdb, "tc"+name, rate),
-			"token bucket":   classic.NewTokenBucket(rdb, "tb"+name, classic.Tokens{Capacity: 3, PerStep: 1, Step: time.Hour}),
-			"gateway bucket": classic.NewGatewayBucket(rdb, "gb"+name, classic.Gateway{Every: time.Hour, Capacity: 3, Interval: time.Hour}),
-			"leaky bucket":   classic.NewLeakyBucket(rdb, "lb"+name, rate, 3),
-			"GCRA":           classic.NewGCRA(rdb, name, rate, 3),
+			"fixed window":  classic.NewFixedWindow(rdb, "fw"+name, rate),
+			"window keys":   classic.NewWindowKeys(rdb, "wk"+name, rate),
+			"quota":         classic.NewQuota(rdb, "q"+name, 3, classic.Days{}),
+			"list window":   classic.NewListWindow(rdb, "lw"+name, rate),
+			"cursor window": classic.NewCursorWindow(rdb, "cw"+name, rate),
+			"sliding log":   classic.NewSlidingLog(rdb, "sl"+name, rate),
+			"sub-windows":   classic.NewSubWindows(rdb, "sw"+name, rate, 4),
+			"two counters":  classic.NewTwoCounters(rdb, "tc"+name, rate),
+			"token bucket": classic.NewTokenBucket(rdb, "tb"+name,
+				classic.Tokens{Capacity: 3, PerStep: 1, Step: time.Hour}),
+			"gateway bucket": classic.NewGatewayBucket(rdb, "gb"+name,
+				classic.Gateway{Every: time.Hour, Capacity: 3, Interval: time.Hour}),
+			"leaky bucket": classic.NewLeakyBucket(rdb, "lb"+name, rate, 3),
+			"GCRA":         classic.NewGCRA(rdb, name, rate, 3),
 			"Spring bucket": classic.NewSpringBucket(rdb, name, classic.Spring{ReplenishRate: 1, BurstCapacity: 3},
 				classic.WithClock(func() time.Time { return epoch })),
 		} {
@@ -377,7 +383,8 @@ func TestAHungServerBlocksNoLongerThanTheContext(t *testing.T) {
 				defer cancel()
 				err := ask(ctx)
 				looks := subject.name == "list window" // its first call takes nothing
-				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) == looks {
+				if !errors.Is(err, context.DeadlineExceeded) ||
+					errors.Is(err, rratelimiter.ErrOutcomeUnknown) == looks {
 					t.Errorf("%s of a %s: %v", what, subject.name, err)
 				}
 			})
@@ -446,10 +453,12 @@ func TestAQuotaOfAHungServerEnds(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := q.Return(ended, 1); !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+		if _, err := q.Return(ended, 1); !errors.Is(err, context.Canceled) ||
+			errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Error(err)
 		}
-		if _, err := q.Reset(ended); !errors.Is(err, context.Canceled) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+		if _, err := q.Reset(ended); !errors.Is(err, context.Canceled) ||
+			errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
 			t.Error(err)
 		}
 		if r, err := q.Peek(t.Context(), 1); err != nil || r.Remaining != 5 {

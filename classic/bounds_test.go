@@ -104,7 +104,8 @@ func subjects() []subject {
 			most:     10,
 			over:     everywhere,
 			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-				return classic.NewTokenBucket(rdb, key, classic.Tokens{Capacity: 10, PerStep: 3, Step: 2 * time.Second}, opts...)
+				return classic.NewTokenBucket(rdb, key, classic.Tokens{Capacity: 10, PerStep: 3, Step: 2 * time.Second},
+					opts...)
 			},
 			bound: func(t time.Duration) int64 { return 10 + 3*int64((t+2*time.Second-1)/(2*time.Second)) },
 		},
@@ -144,7 +145,8 @@ func subjects() []subject {
 			most:     limit,
 			over:     everywhere,
 			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-				return classic.NewSpringBucket(rdb, key, classic.Spring{ReplenishRate: 3, BurstCapacity: limit}, opts...)
+				return classic.NewSpringBucket(rdb, key, classic.Spring{ReplenishRate: 3, BurstCapacity: limit},
+					opts...)
 			},
 			bound: func(t time.Duration) int64 { return limit + 3*int64((t+time.Second-ms)/time.Second) },
 		},

@@ -76,7 +76,8 @@ func TestTokenBucketHealsItsTimeKey(t *testing.T) {
 // The plain form loses the rest: two seconds of each seven.
 func TestTokenBucketCarriesOverTheRest(t *testing.T) {
 	onServers(t, func(b *bench) {
-		l := classic.NewTokenBucket(b.rdb, "key", classic.Tokens{Capacity: 100, PerStep: 1, Step: 5 * time.Second}, b.clock())
+		l := classic.NewTokenBucket(b.rdb, "key", classic.Tokens{Capacity: 100, PerStep: 1, Step: 5 * time.Second},
+			b.clock())
 		b.granted(l, 100)
 		granted := 0
 		for range 10 {
@@ -119,7 +120,8 @@ func TestGatewayBucketGoldenCase(t *testing.T) {
 	onServers(t, func(b *bench) {
 		equal(b, "name", classic.GatewayKey("127.0.0.1", "/user/get", time.Second), goldenKey)
 		now := int64(1520402606803)
-		l := classic.NewGatewayBucket(b.rdb, goldenKey, classic.Gateway{Every: 500 * ms, Capacity: 2, Interval: time.Second},
+		l := classic.NewGatewayBucket(b.rdb, goldenKey,
+			classic.Gateway{Every: 500 * ms, Capacity: 2, Interval: time.Second},
 			classic.WithClock(func() time.Time { return time.UnixMilli(now) }))
 		state := func(last int64, tokens string) {
 			b.Helper()
@@ -195,11 +197,13 @@ func TestGatewayBucketNeverDividesByZero(t *testing.T) {
 }
 
 func TestSpringBucketGoesOnWithTwoKeys(t *testing.T) {
-	const tokensKey, timeKey = "request_rate_limiter.{orders.alice}.tokens", "request_rate_limiter.{orders.alice}.timestamp"
+	const tokensKey = "request_rate_limiter.{orders.alice}.tokens"
+	const timeKey = "request_rate_limiter.{orders.alice}.timestamp"
 	onServers(t, func(b *bench) {
 		b.do("set", tokensKey, 3, "ex", 4)
 		b.do("set", timeKey, epoch.Unix()-2, "ex", 4)
-		l := classic.NewSpringBucket(b.rdb, "orders.alice", classic.Spring{ReplenishRate: 5, BurstCapacity: 14}, b.clock())
+		l := classic.NewSpringBucket(b.rdb, "orders.alice", classic.Spring{ReplenishRate: 5, BurstCapacity: 14},
+			b.clock())
 		b.pass(300 * ms)
 		r := b.granted(l, 6) // two seconds brought ten
 		equal(b, "remaining", r.Remaining, 7)
@@ -290,7 +294,8 @@ func TestSpringBucketCountsEachTokenOfTheLargestCapacity(t *testing.T) {
 		r := b.refused(l, most)
 		equal(b, "retry after", r.RetryAfter, 9_000_000_000*time.Second) // the longest time that is told
 		equal(b, "reset after", r.ResetAfter, 9_000_000_000*time.Second)
-		fast := classic.NewSpringBucket(b.rdb, "fast", classic.Spring{ReplenishRate: most, BurstCapacity: most}, b.clock())
+		fast := classic.NewSpringBucket(b.rdb, "fast", classic.Spring{ReplenishRate: most, BurstCapacity: most},
+			b.clock())
 		b.granted(fast, most)
 		b.refused(fast, 1)
 		b.pass(time.Second)
@@ -451,7 +456,8 @@ func TestGCRAReadsMicrosecondsAsDecimal(t *testing.T) {
 			b.granted(classic.NewGCRA(b.rdb, "key", tenPerSecond, 5, b.clock()), 1)
 			stored := b.do("get", "rate:key")
 			tat, err := strconv.ParseFloat(stored.(string), 64)
-			if want := float64(epoch.Unix()-y2017) + float64(micros)/1e6 + 0.1; err != nil || math.Abs(tat-want) > 1e-6 {
+			if want := float64(epoch.Unix()-y2017) + float64(micros)/1e6 + 0.1; err != nil ||
+				math.Abs(tat-want) > 1e-6 {
 				b.Errorf("%d µs: TAT %f, not %f (%v)", micros, tat, want, err)
 			}
 			if b.mini == nil {
@@ -527,17 +533,25 @@ func TestWaitsOfLargeParametersDoNotOverflow(t *testing.T) {
 			{classic.NewLeakyBucket(b.rdb, "leaky", rate(24*time.Hour), 200_000, b.clock()), 200_000, whole},
 			{classic.NewLeakyBucket(b.rdb, "slow leaky", rate(whole), most, b.clock()), most, whole},
 			{
-				classic.NewTokenBucket(b.rdb, "tokens", classic.Tokens{Capacity: most, PerStep: 1, Step: month}, b.clock()), most,
+				classic.NewTokenBucket(b.rdb, "tokens", classic.Tokens{Capacity: most, PerStep: 1, Step: month},
+					b.clock()), most,
 				whole,
 			},
-			{classic.NewGatewayBucket(b.rdb, "gateway", classic.Gateway{Every: month, Capacity: most, Interval: whole - ms}, b.clock()),
-				most, whole},
 			{
-				classic.NewSpringBucket(b.rdb, "spring", classic.Spring{ReplenishRate: 1, BurstCapacity: most}, b.clock()), most,
+				classic.NewGatewayBucket(b.rdb, "gateway",
+					classic.Gateway{Every: month, Capacity: most, Interval: whole - ms}, b.clock()),
+				most, whole,
+			},
+			{
+				classic.NewSpringBucket(b.rdb, "spring", classic.Spring{ReplenishRate: 1, BurstCapacity: most},
+					b.clock()), most,
 				most * time.Second,
 			},
-			{classic.NewGatewayBucket(b.rdb, "slow gateway", classic.Gateway{Every: whole - ms, Capacity: most, Interval: whole - ms}, b.clock()),
-				most, whole},
+			{
+				classic.NewGatewayBucket(b.rdb, "slow gateway",
+					classic.Gateway{Every: whole - ms, Capacity: most, Interval: whole - ms}, b.clock()),
+				most, whole,
+			},
 		} {
 			equal(b, c.limiter.Name()+": reset after a grant", b.granted(c.limiter, c.capacity).ResetAfter, c.want)
 			r := b.refused(c.limiter, c.capacity)

@@ -86,7 +86,8 @@ func (b *bench) repairs(s subject, seed int64) {
 	}
 	for _, over := range s.over {
 		if most, at := window.Largest(log, over); most > s.bound(over) {
-			b.Fatalf("seed %d,%s: %d permits in the %v from %v, more than %d", seed, done, most, over, at, s.bound(over))
+			b.Fatalf("seed %d,%s: %d permits in the %v from %v, more than %d",
+				seed, done, most, over, at, s.bound(over))
 		}
 	}
 }
@@ -179,7 +180,8 @@ func (b *bench) number(random *rand.Rand) float64 {
 }
 
 var noNumbers = []string{
-	"", "nan", "-nan", "inf", "-inf", "1e999", "-1e999", "0x10", "soon", "1.5.5", " 5", "5 ", "99999999999999999999", "-0",
+	"", "nan", "-nan", "inf", "-inf", "1e999", "-1e999", "0x10", "soon", "1.5.5", " 5", "5 ", "99999999999999999999",
+	"-0",
 	"9\x00",
 	"1_000", "5.", ".5", "1e3", "+5",
 }
@@ -277,7 +279,8 @@ func TestWindowsRepairATTLThatIsTooLong(t *testing.T) {
 		}
 		b.do("set", "count", "soon", "ex", 1000)
 		equal(
-			b, "reset after", b.granted(classic.NewFixedWindow(b.rdb, "count", rratelimiter.PerSecond(2)), 1).ResetAfter,
+			b, "reset after",
+			b.granted(classic.NewFixedWindow(b.rdb, "count", rratelimiter.PerSecond(2)), 1).ResetAfter,
 			time.Second,
 		)
 	})
@@ -371,7 +374,8 @@ func TestGCRAForgetsATimeThatNobodyMade(t *testing.T) {
 	onServers(t, func(b *bench) {
 		l := classic.NewGCRA(b.rdb, "key", rratelimiter.PerMinute(1), 5, b.clock())
 		ahead := func(d time.Duration) string {
-			return strconv.FormatInt(b.now.Add(d).Unix()-time.Date(2017, time.January, 1, 0, 0, 0, 0, time.UTC).Unix(), 10)
+			return strconv.FormatInt(b.now.Add(d).Unix()-time.Date(2017, time.January, 1, 0, 0, 0, 0, time.UTC).Unix(),
+				10)
 		}
 		b.do("set", "rate:key", ahead(550*time.Minute)) // a debt of a limiter with a larger burst
 		equal(b, "retry after", b.refused(l, 1).RetryAfter.Round(time.Second), 546*time.Minute)

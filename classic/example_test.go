@@ -41,7 +41,8 @@ func ExampleNewGatewayBucket() {
 
 	key := classic.GatewayKey("127.0.0.1", "/user/get", time.Second)
 	limiter := classic.NewGatewayBucket(server.Redis(), key,
-		classic.Gateway{Every: 500 * time.Millisecond, Capacity: 2, Interval: time.Second}, classic.WithClock(server.Now))
+		classic.Gateway{Every: 500 * time.Millisecond, Capacity: 2, Interval: time.Second},
+		classic.WithClock(server.Now))
 	result, err := limiter.Allow(ctx, 2)
 	if err != nil {
 		fmt.Println(err)
@@ -251,7 +252,8 @@ func ExampleNewLeakyBucket() {
 	defer server.Close()
 	ctx := context.Background()
 
-	limiter := classic.NewLeakyBucket(server.Redis(), "api", rratelimiter.PerMinute(3), 3, classic.WithClock(server.Now))
+	limiter := classic.NewLeakyBucket(server.Redis(), "api", rratelimiter.PerMinute(3), 3,
+		classic.WithClock(server.Now))
 	for range 2 {
 		result, err := limiter.Allow(ctx, 2)
 		fmt.Println(result.Allowed, result.Remaining, result.RetryAfter, err)
@@ -267,7 +269,8 @@ func ExampleNewLeakyQueue() {
 	defer server.Close()
 	ctx := context.Background()
 
-	queue := classic.NewLeakyQueue(server.Redis(), "mails", rratelimiter.PerSecond(100), 2, classic.WithClock(server.Now))
+	queue := classic.NewLeakyQueue(server.Redis(), "mails", rratelimiter.PerSecond(100), 2,
+		classic.WithClock(server.Now))
 	for range 3 {
 		err := queue.Acquire(ctx, 1) // the second caller waits for 10 ms
 		fmt.Println(err == nil, errors.Is(err, classic.ErrQueueFull))

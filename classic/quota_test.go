@@ -23,7 +23,8 @@ var changing = []string{
 	"America/Chicago", "America/Detroit", "America/Ensenada", "America/Glace_Bay", "America/Godthab", "America/Havana",
 	"America/Miquelon", "America/Santiago", "America/Scoresbysund", "America/St_Johns", "Antarctica/Macquarie",
 	"Antarctica/McMurdo", "Antarctica/Troll", "Asia/Beirut", "Asia/Famagusta", "Asia/Gaza", "Asia/Jerusalem",
-	"Atlantic/Azores", "Atlantic/Canary", "Australia/Adelaide", "Australia/LHI", "Chile/EasterIsland", "Europe/Chisinau",
+	"Atlantic/Azores", "Atlantic/Canary", "Australia/Adelaide", "Australia/LHI", "Chile/EasterIsland",
+	"Europe/Chisinau",
 	"NZ-CHAT", "Pacific/Norfolk", "UTC",
 }
 
@@ -129,7 +130,9 @@ func (granter) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 func TestQuotaHoldsBeforeAMidnightThatIsSkipped(t *testing.T) {
 	onServers(t, func(b *bench) {
 		for name, hour := range map[string]string{
-			"America/Santiago": "2027-09-04 23:10", "America/Havana": "2027-03-13 23:10", "Atlantic/Azores": "2027-03-27 23:10",
+			"America/Santiago": "2027-09-04 23:10",
+			"America/Havana":   "2027-03-13 23:10",
+			"Atlantic/Azores":  "2027-03-27 23:10",
 		} {
 			location := zone(t, name)
 			now, err := time.ParseInLocation("2006-01-02 15:04", hour, location)
@@ -171,7 +174,8 @@ func TestQuotaHoldsWithAClockThatIsBehind(t *testing.T) {
 	onServers(t, func(b *bench) {
 		b.at(11*time.Hour + 50*time.Minute)
 		q := classic.NewQuota(
-			b.rdb, "user", 5, classic.Days{}, classic.WithClock(func() time.Time { return b.now.Add(-15 * time.Minute) }),
+			b.rdb, "user", 5, classic.Days{},
+			classic.WithClock(func() time.Time { return b.now.Add(-15 * time.Minute) }),
 		)
 		b.pass(20 * time.Minute)
 		equal(b, "granted", b.takes(q, 20), 5)
@@ -243,13 +247,21 @@ func TestQuotaPeriods(t *testing.T) {
 				}
 				now = end
 				year, month, day := end.Date()
-				if begin := began(); !p.begins(begin, last) || !begin.Equal(time.Date(year, month, day, 0, 0, 0, 0, time.UTC)) {
-					t.Fatalf("%s: after a period that began on %v, one begins at %v, with the key %s", name, last, end, q.Key())
+				if begin := began(); !p.begins(begin, last) ||
+					!begin.Equal(time.Date(year, month, day, 0, 0, 0, 0, time.UTC)) {
+					t.Fatalf("%s: after a period that began on %v, one begins at %v, with the key %s",
+						name, last, end, q.Key())
 				}
 			}
 		}
 	}
-	for _, wrong := range []classic.Period{classic.Weekly(7), classic.Monthly(0), classic.Monthly(32), classic.Yearly(0), classic.Yearly(13)} {
+	for _, wrong := range []classic.Period{
+		classic.Weekly(7),
+		classic.Monthly(0),
+		classic.Monthly(32),
+		classic.Yearly(0),
+		classic.Yearly(13),
+	} {
 		if _, err := classic.NewQuota(rdb, "user", 5, classic.Days{Period: wrong}).Allow(t.Context(), 1); !errors.Is(
 			err, rratelimiter.ErrInvalidOption,
 		) {

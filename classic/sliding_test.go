@@ -21,7 +21,8 @@ func TestSlidingLogGoesOnWithHashAndZset(t *testing.T) {
 	onServers(t, func(b *bench) {
 		b.do("hset", "name", "cursor", stamp(epoch.Add(-1200*ms)), "currentRate", 9)
 		b.do(
-			"zadd", "name_windows", stamp(epoch.Add(-1200*ms)), "2", stamp(epoch.Add(-700*ms)), "3", stamp(epoch.Add(-100*ms)),
+			"zadd", "name_windows", stamp(epoch.Add(-1200*ms)), "2", stamp(epoch.Add(-700*ms)), "3",
+			stamp(epoch.Add(-100*ms)),
 			"4",
 		)
 		l := classic.NewSlidingLog(b.rdb, "name", tenPerSecond, b.clock())
@@ -85,11 +86,17 @@ func TestSlidingLogLosesNoRecord(t *testing.T) {
 func TestSlidingLogHealsItsSum(t *testing.T) {
 	onServers(t, func(b *bench) {
 		for name, state := range map[string]string{
-			"missing": "", "text": "many", "not a number": "nan", "infinite": "-inf", "negative": "-5", "too high": "100",
+			"missing":      "",
+			"text":         "many",
+			"not a number": "nan",
+			"infinite":     "-inf",
+			"negative":     "-5",
+			"too high":     "100",
 		} {
 			b.do("flushdb")
 			b.do(
-				"zadd", "name_windows", stamp(b.now), "4:a", stamp(b.now), "4:b", stamp(b.now.Add(-time.Second)), "2:c", "+inf",
+				"zadd", "name_windows", stamp(b.now), "4:a", stamp(b.now), "4:b", stamp(b.now.Add(-time.Second)), "2:c",
+				"+inf",
 				"9:d",
 			)
 			if name != "missing" {
@@ -109,7 +116,8 @@ func TestSubWindowsGoesOnWithAHash(t *testing.T) {
 		number := epoch.UnixMilli() / 200
 		field := func(i int64) string { return strconv.FormatInt(number+i, 10) }
 		b.do(
-			"hset", "key", field(-5), 10, field(-4), 2, field(-1), 3, field(0), 1, field(900), 7, "text", 5, field(-2), "nan",
+			"hset", "key", field(-5), 10, field(-4), 2, field(-1), 3, field(0), 1, field(900), 7, "text", 5, field(-2),
+			"nan",
 		)
 		l := classic.NewSubWindows(b.rdb, "key", tenPerSecond, 5, b.clock())
 		equal(b, "remaining", b.granted(l, 3).Remaining, 1)
@@ -220,7 +228,8 @@ func TestTwoCountersGrantsAllOfASmallLimit(t *testing.T) {
 			over:  []time.Duration{2 * time.Second},
 			bound: func(time.Duration) int64 { return 1 },
 			make: func(rdb *redis.Client, key string, opts ...classic.Option) asker {
-				return classic.NewTwoCounters(rdb, key, rratelimiter.Rate{Permits: 1, Interval: 2 * time.Second}, opts...)
+				return classic.NewTwoCounters(rdb, key, rratelimiter.Rate{Permits: 1, Interval: 2 * time.Second},
+					opts...)
 			},
 		}
 		b.traffic(one, 1)

@@ -131,7 +131,8 @@ func TestSmoothBounds(t *testing.T) {
 			var log []window.Grant
 			largest := int64(5)
 			for range 300 {
-				clock.now = clock.now.Add(time.Duration(random.ExpFloat64() * float64(200*ms)).Truncate(time.Microsecond))
+				clock.now = clock.now.Add(time.Duration(random.ExpFloat64() * float64(200*ms)).Truncate(
+					time.Microsecond))
 				n := 1 + random.Int63n(largest)
 				if r, err := s.Allow(t.Context(), n); err != nil {
 					t.Fatal(err)
@@ -142,7 +143,8 @@ func TestSmoothBounds(t *testing.T) {
 			for _, over := range []time.Duration{ms, 300 * ms, time.Second, 7 * time.Second} {
 				most, at := window.Largest(log, over)
 				if bound := burst + rate*over.Seconds() + float64(largest) + 0.01; float64(most) > bound {
-					t.Errorf("warm-up %v, seed %d: %d permits in the %v from %v, more than %.1f", warmUp, seed, most, over, at, bound)
+					t.Errorf("warm-up %v, seed %d: %d permits in the %v from %v, more than %.1f",
+						warmUp, seed, most, over, at, bound)
 				}
 			}
 		}

@@ -65,7 +65,10 @@ func TestFixedWindowRepairsALostTTL(t *testing.T) {
 // A server returns the rest of a TTL in whole ms, rounded down.
 func TestRetryAfterOfARefusalIsNeverZero(t *testing.T) {
 	b := newBench(t, redistest.Embedded(t))
-	for _, l := range []asker{classic.NewFixedWindow(b.rdb, "count", tenPerSecond), classic.NewListWindow(b.rdb, "list", tenPerSecond)} {
+	for _, l := range []asker{
+		classic.NewFixedWindow(b.rdb, "count", tenPerSecond),
+		classic.NewListWindow(b.rdb, "list", tenPerSecond),
+	} {
 		b.granted(l, 10)
 		b.pass(time.Second - 400*time.Microsecond)
 		equal(b, "retry after", b.refused(l, 1).RetryAfter, ms)

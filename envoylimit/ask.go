@@ -133,7 +133,9 @@ func sumsOf(asks []ask) (sums []*sum) {
 		if !a.limits {
 			continue
 		}
-		at := slices.IndexFunc(sums, func(s *sum) bool { return s.key == a.key && s.shadow == a.shadow && s.postpaid == a.postpaid })
+		at := slices.IndexFunc(sums, func(s *sum) bool {
+			return s.key == a.key && s.shadow == a.shadow && s.postpaid == a.postpaid
+		})
 		if at < 0 {
 			a.sum = &sum{ask: *a}
 			sums = append(sums, a.sum)

@@ -67,8 +67,8 @@
 //     nothing, and have only their code.
 //   - several descriptors with the same limiter: it is asked once, for the sum of their permits, and
 //     its answer is that of each of them. If they give it different rates, the one with the fewest
-//     permits a second counts, with 30 days for a month and 365 for a year. Descriptors with shadow are not part of the sum of others: they have
-//     their own.
+//     permits a second counts, with 30 days for a month and 365 for a year. Descriptors with shadow
+//     are not part of the sum of others: they have their own.
 //   - is_negative_hits is an INVALID_ARGUMENT, as is a request that Envoy's own validation refuses.
 //
 // Envoy gets the header fields RateLimit, RateLimit-Policy and Retry-After for its client, as

@@ -155,7 +155,8 @@ domains:
 		// The limiter of the rule with another rate. The rule's shadow does not count.
 		e.send(to("shop", limited("address=1", 2, typev3.RateLimitUnit_SECOND, 1)), "OK: OK 0 of 2/SECOND in 1s")
 		e.send(
-			to("shop", limited("address=1", 2, typev3.RateLimitUnit_SECOND, 1)), "OVER_LIMIT: OVER_LIMIT 0 of 2/SECOND in 1s",
+			to("shop", limited("address=1", 2, typev3.RateLimitUnit_SECOND, 1)),
+			"OVER_LIMIT: OVER_LIMIT 0 of 2/SECOND in 1s",
 		)
 		e.send(to("shop", limited("no=rule", 2, typev3.RateLimitUnit_MINUTE, 30)), "OK: OK 1 of 2/30 MINUTE in 30m0s")
 		e.send(to("shop", limited("no=unit", 2, typev3.RateLimitUnit_SECOND, 3600)), "OK: OK 1 of 2/HOUR in 1h0m0s")
@@ -164,10 +165,13 @@ domains:
 		e.send(to("shop", limited("no=year", 2, typev3.RateLimitUnit_YEAR, 1)), "OK: OK 1 of 2/YEAR in 8760h0m0s")
 		e.send(to("shop", limited("no=rate", 0, typev3.RateLimitUnit_HOUR, 1)), "OVER_LIMIT: OVER_LIMIT 0 of 0/HOUR")
 		e.send(to("other", limited("address=1", 0, typev3.RateLimitUnit_SECOND, 1)), "OK: OK")
-		e.fails(to("shop", limited("a=b", 1, typev3.RateLimitUnit_UNKNOWN, 1)), codes.InvalidArgument, "the unit is unknown")
+		e.fails(to("shop", limited("a=b", 1, typev3.RateLimitUnit_UNKNOWN, 1)), codes.InvalidArgument,
+			"the unit is unknown")
 		e.fails(to("shop", limited("a=b", 1, 99, 1)), codes.InvalidArgument, "Unit")
-		e.fails(to("shop", limited("a=b", 1, typev3.RateLimitUnit_DAY, 106_752)), codes.InvalidArgument, "longer than 292 years")
-		e.fails(to("shop", limited("a=b", 1, typev3.RateLimitUnit_MONTH, 2)), codes.InvalidArgument, "has a unit_multiplier")
+		e.fails(to("shop", limited("a=b", 1, typev3.RateLimitUnit_DAY, 106_752)), codes.InvalidArgument,
+			"longer than 292 years")
+		e.fails(to("shop", limited("a=b", 1, typev3.RateLimitUnit_MONTH, 2)), codes.InvalidArgument,
+			"has a unit_multiplier")
 		e.fails(to("shop", limited("a=b", 1, typev3.RateLimitUnit_DAY, 0)), codes.InvalidArgument, "UnitMultiplier")
 	})
 }
@@ -203,7 +207,8 @@ domains:
 				t.Errorf("%v, %v\nwant %s", headers(response), err, want)
 			}
 		}
-		response := e.send(to("shop", limited("no=rule", 1, typev3.RateLimitUnit_HOUR, 1)), "OK: OK 0 of 1/HOUR in 1h0m0s")
+		response := e.send(to("shop", limited("no=rule", 1, typev3.RateLimitUnit_HOUR, 1)),
+			"OK: OK 0 of 1/HOUR in 1h0m0s")
 		if got := headers(response); got != `Ratelimit: "no";r=0;t=3600`+"\n"+`Ratelimit-Policy: "no";q=1;w=3600` {
 			t.Error(got)
 		}
@@ -245,14 +250,18 @@ func TestRedisIsAway(t *testing.T) {
 		t.Errorf("%v, %v, %v, %v", first, err, second, too)
 	}
 	// A rule in shadow mode refuses nothing, and fails nothing.
-	serve(t, s, "domains: {shop: [{key: user, rate: 1/h, shadow: true}]}", soon).send(to("shop", of("user=1")), "OK: OK")
+	serve(t, s, "domains: {shop: [{key: user, rate: 1/h, shadow: true}]}", soon).send(to("shop", of("user=1")),
+		"OK: OK")
 	service := envoylimit.New(rratelimiter.NewClient(s.Client(), soon), nil)
 	if _, err := service.ShouldRateLimit(t.Context(), request); err != nil {
 		t.Errorf("without domains: %v", err)
 	}
 	service.SetDomains(
 		[]rules.Domain{
-			{Name: "shop", Descriptors: []rules.Descriptor{{Key: "user", HasRate: true, Rate: rratelimiter.PerHour(1)}}},
+			{
+				Name:        "shop",
+				Descriptors: []rules.Descriptor{{Key: "user", HasRate: true, Rate: rratelimiter.PerHour(1)}},
+			},
 		},
 	)
 	if _, err := service.ShouldRateLimit(t.Context(), request); status.Code(err) != codes.Unavailable {
@@ -282,7 +291,10 @@ func TestTheLogOfAnOutage(t *testing.T) {
 // Rules in shadow mode wait for Redis as long as the policy says.
 func TestTheBoundOfShadow(t *testing.T) {
 	silent := make(chan error, 1)
-	policy := &httplimit.Policy{Bound: 3 * time.Millisecond, OnError: func(_ context.Context, err error) { silent <- err }}
+	policy := &httplimit.Policy{
+		Bound:   3 * time.Millisecond,
+		OnError: func(_ context.Context, err error) { silent <- err },
+	}
 	s := redistest.Real(t)
 	e := serveWith(t, s, policy, "domains: {shop: [{key: user, rate: 1/h, shadow: true}]}")
 	s.Pause()

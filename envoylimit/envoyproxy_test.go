@@ -280,7 +280,8 @@ func drawTheirRequest(t *rapid.T, m *theirModel, domain string) *ratelimitv3.Rat
 		var entries []string
 		for range rapid.IntRange(1, 3).Draw(t, "entries") {
 			key := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key")
-			entries = append(entries, key+"="+rapid.SampledFrom([]string{"x", "y", "xy", "xxy", "z", "x*", "*"}).Draw(t, "value"))
+			entries = append(entries,
+				key+"="+rapid.SampledFrom([]string{"x", "y", "xy", "xxy", "z", "x*", "*"}).Draw(t, "value"))
 		}
 		d := of(strings.Join(entries, " "))
 		if _, counter := find(m.file, d.Entries); counter == "" || !counters[counter] {

@@ -88,7 +88,8 @@ func TestNoHitsAskWhetherAPermitIsFree(t *testing.T) {
 		}
 		e.send(hits(to("shop", of("plain=1")), 10), "OK: OK 0 of 10/MINUTE in 1m0s")
 		response := e.send(hits(to("shop", of("plain=1")), 0), "OVER_LIMIT: OVER_LIMIT 0 of 10/MINUTE in 1m0s")
-		const fields = `Ratelimit: "plain";r=0;t=60` + "\n" + `Ratelimit-Policy: "plain";q=10;w=60` + "\nRetry-After: 60"
+		const fields = `Ratelimit: "plain";r=0;t=60` + "\n" + `Ratelimit-Policy: "plain";q=10;w=60` +
+			"\nRetry-After: 60"
 		if got := headers(response); got != fields {
 			t.Error(got)
 		}

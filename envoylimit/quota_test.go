@@ -22,7 +22,8 @@ domains:
 `)
 		e.now = time.Date(2026, 2, 10, 12, 0, 0, 0, time.UTC) // 18.5 days before March
 		response := e.send(to("shop", of("month=1")), "OK: OK 1 of 2/MONTH (monthly) in 444h0m0s")
-		if got := headers(response); got != `Ratelimit: "monthly";r=1;t=1598400`+"\n"+`Ratelimit-Policy: "monthly";q=2` {
+		if got := headers(response); got != `Ratelimit: "monthly";r=1;t=1598400`+"\n"+
+			`Ratelimit-Policy: "monthly";q=2` {
 			t.Error(got)
 		}
 		e.send(to("shop", of("week=1")), "OK: OK 0 of 1/WEEK in 168h0m0s")
@@ -35,7 +36,8 @@ domains:
 		e.send(to("shop", limited("month=1", 2, typev3.RateLimitUnit_MONTH, 1)), "OK: OK 0 of 2/MONTH in 444h0m0s")
 		e.send(to("shop", of("month=1")), "OVER_LIMIT: OVER_LIMIT 0 of 2/MONTH (monthly) in 444h0m0s")
 		e.send(hits(to("shop", of("month=2")), 3), "OVER_LIMIT: OVER_LIMIT 0 of 2/MONTH (monthly)")
-		e.send(hits(to("shop", of("year=1"), of("year=1")), 2, 1), "OK: OK 0 of 3/YEAR in 7788h0m0s, OK 0 of 3/YEAR in 7788h0m0s")
+		e.send(hits(to("shop", of("year=1"), of("year=1")), 2, 1),
+			"OK: OK 0 of 3/YEAR in 7788h0m0s, OK 0 of 3/YEAR in 7788h0m0s")
 		for range 2 {
 			e.send(to("shop", of("trial=1")), "OK: OK 0 of 1/MONTH in 444h0m0s")
 		}

@@ -24,7 +24,9 @@ func TestWhatACheckAcceptsIsServed(t *testing.T) {
 		accepted, refused := 0, 0
 		for _, permits := range []string{"0", "1", "10", "-1", "1.5", "4294967295", "4294967296", "9007199254740991"} {
 			for _, span := range []string{"s", "0s", "1ms", "0.5ms", "250ms", "d", "1281024h", "2562047h", "2562048h"} {
-				for _, lease := range []string{"", "0s", "1ms", "25ms", "100ms", "101ms", "0.5ms", "256204h42m", "2562047h"} {
+				for _, lease := range []string{
+					"", "0s", "1ms", "25ms", "100ms", "101ms", "0.5ms", "256204h42m", "2562047h",
+				} {
 					for _, rest := range []string{"", ", shadow: true", ", value: 'a*', shared: true"} {
 						rate := permits + "/" + span
 						file := fmt.Sprintf("domains: {shop: [{key: k, rate: %s%s", rate, rest)
@@ -45,7 +47,8 @@ func TestWhatACheckAcceptsIsServed(t *testing.T) {
 							if err != nil {
 								t.Fatalf("%s: %v", file, err)
 							}
-							if over := response.OverallCode == ratelimitv3.RateLimitResponse_OVER_LIMIT; i == 0 && over != never {
+							if over := response.OverallCode == ratelimitv3.RateLimitResponse_OVER_LIMIT; i == 0 &&
+								over != never {
 								t.Errorf("%s: %s", file, shown(response))
 							}
 						}
@@ -65,7 +68,9 @@ func TestOverridesAtTheirEdges(t *testing.T) {
 		e := serve(t, s, "domains: {shop: [{key: k, rate: unlimited}]}")
 		for _, permits := range []uint32{0, 1, 10, math.MaxUint32} {
 			for unit := range typev3.RateLimitUnit_name {
-				for _, times := range []uint32{0, 1, 146, 147, 292, 293, 106_751, 106_752, 2_562_047, 2_562_048, math.MaxUint32} {
+				for _, times := range []uint32{
+					0, 1, 146, 147, 292, 293, 106_751, 106_752, 2_562_047, 2_562_048, math.MaxUint32,
+				} {
 					s.Client().FlushDB(t.Context())
 					response, err := e.rpc.ShouldRateLimit(
 						t.Context(), to("shop", limited("k=a", permits, typev3.RateLimitUnit(unit), times)),
@@ -76,7 +81,8 @@ func TestOverridesAtTheirEdges(t *testing.T) {
 					if err != nil {
 						t.Fatalf("%d per %d x unit %d: %v", permits, times, unit, err)
 					}
-					if over := response.OverallCode == ratelimitv3.RateLimitResponse_OVER_LIMIT; over != (permits == 0) {
+					over := response.OverallCode == ratelimitv3.RateLimitResponse_OVER_LIMIT
+					if over != (permits == 0) {
 						t.Errorf("%d per %d x unit %d: %s", permits, times, unit, shown(response))
 					}
 				}

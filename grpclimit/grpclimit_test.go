@@ -87,7 +87,8 @@ func TestRefusedCallIsToldWhenToComeBack(t *testing.T) {
 	s := limittest.New(t)
 	client := s.Client()
 	guard := httplimit.New(
-		httplimit.Per(client, "1m", rratelimiter.PerMinute(1), httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Path)),
+		httplimit.Per(client, "1m", rratelimiter.PerMinute(1),
+			httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Path)),
 		httplimit.Per(client, "1h", rratelimiter.PerHour(5), httplimit.ClientAddr{}.Key),
 	)
 	guard.Policy, guard.PartitionKeys = patient, true
@@ -167,7 +168,8 @@ type generating struct {
 	grpc_health_v1.UnimplementedHealthServer
 }
 
-func (generating) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
+func (generating) Check(ctx context.Context,
+	_ *grpc_health_v1.HealthCheckRequest) (*grpc_health_v1.HealthCheckResponse, error) {
 	httplimit.Charge(ctx, 5)
 	return &grpc_health_v1.HealthCheckResponse{}, nil
 }
@@ -203,7 +205,8 @@ func TestHandlersCharge(t *testing.T) {
 				}
 			}
 			l := s.Client().RateLimiter("ratelimit:tokens")
-			for state, err := l.State(t.Context()); err != nil || state.Used != want; state, err = l.State(t.Context()) {
+			for state, err := l.State(t.Context()); err != nil ||
+				state.Used != want; state, err = l.State(t.Context()) {
 				time.Sleep(time.Millisecond)
 			}
 			wantCodes(t, t.Context(), c, codes.ResourceExhausted)
@@ -302,7 +305,12 @@ func TestOneSpellingOfAMethod(t *testing.T) {
 		if err := stream("shop.Orders/Get"); err != nil {
 			t.Errorf("%s: first stream: %v", name, err)
 		}
-		for _, err := range []error{stream("/shop.Orders/Get"), stream("shop.Orders/Get"), unary("/shop.Orders/Get"), unary("shop.Orders/Get")} {
+		for _, err := range []error{
+			stream("/shop.Orders/Get"),
+			stream("shop.Orders/Get"),
+			unary("/shop.Orders/Get"),
+			unary("shop.Orders/Get"),
+		} {
 			if status.Code(err) != codes.ResourceExhausted {
 				t.Errorf("%s: another call: %v", name, err)
 			}
@@ -336,12 +344,14 @@ func TestMethodWithoutItsSlashIsRefused(t *testing.T) {
 		t,
 		guard,
 		grpc.WithUnaryInterceptor(
-			func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, call grpc.UnaryInvoker,
+				opts ...grpc.CallOption) error {
 				return call(ctx, strings.TrimPrefix(method, "/"), in, out, conn, opts...)
 			},
 		),
 		grpc.WithStreamInterceptor(
-			func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer,
+				opts ...grpc.CallOption) (grpc.ClientStream, error) {
 				return open(ctx, desc, conn, strings.TrimPrefix(method, "/"), opts...)
 			},
 		),
@@ -407,7 +417,11 @@ func TestRedisThatFails(t *testing.T) {
 		want    codes.Code
 	}{{httplimit.FailOpen, codes.OK}, {httplimit.FailClosed, codes.Unavailable}} {
 		guard := httplimit.New(httplimit.Per(s.Client(), "1h", rratelimiter.PerHour(1), httplimit.Path))
-		guard.Policy = &httplimit.Policy{Failure: c.failure, Bound: 10 * time.Second, Logger: slog.New(slog.DiscardHandler)}
+		guard.Policy = &httplimit.Policy{
+			Failure: c.failure,
+			Bound:   10 * time.Second,
+			Logger:  slog.New(slog.DiscardHandler),
+		}
 		client := serve(t, guard)
 		s.Fail("OOM command not allowed")
 		err := call(t.Context(), client)
@@ -441,14 +455,17 @@ func TestRateOfZeroRefusesEveryCall(t *testing.T) {
 func TestClientComesBack(t *testing.T) {
 	s := limittest.New(t)
 	guard := httplimit.New(
-		httplimit.Per(s.Client(), "20ms", rratelimiter.Rate{Permits: 1, Interval: 20 * time.Millisecond}, httplimit.Path),
+		httplimit.Per(s.Client(), "20ms", rratelimiter.Rate{Permits: 1, Interval: 20 * time.Millisecond},
+			httplimit.Path),
 	)
 	guard.Policy = &httplimit.Policy{
 		Bound:  10 * time.Second,
 		OnDeny: func(context.Context, httplimit.Decision) { s.Advance(20 * time.Millisecond) },
 	}
-	c := serve(t, guard, grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 2,
-		"initialBackoff": "3600s", "maxBackoff": "3600s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`))
+	c := serve(t, guard,
+		grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 2,
+		"initialBackoff": "3600s", "maxBackoff": "3600s", "backoffMultiplier": 1,
+		"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // the delay is an hour
 	defer cancel()
 	wantCodes(t, ctx, c, codes.OK, codes.OK)

@@ -60,7 +60,8 @@ func (r *remote) stream(ctx context.Context, p *grpclimit.Pacer, later bool) err
 		nil,
 		nil,
 		"/a/B",
-		func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+		func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string,
+			...grpc.CallOption) (grpc.ClientStream, error) {
 			err := r.answer()
 			if later || err == nil {
 				return ended{err: err}, nil
@@ -98,7 +99,8 @@ func asking(code codes.Code, delay time.Duration) error {
 
 func TestOutgoingCallsArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limiter := limittest.NewRealTime(t).Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(2)))
+		limiter := limittest.NewRealTime(t).Client().RateLimiter("api",
+			rratelimiter.WithRate(rratelimiter.PerSecond(2)))
 		p, r := &grpclimit.Pacer{Limiter: limiter}, newRemote()
 		for range 3 {
 			if err := r.call(t.Context(), p); err != nil {
@@ -132,9 +134,13 @@ func TestCallsPauseForADelay(t *testing.T) {
 		"exhausted, in a wrap": {errors.Join(asking(codes.ResourceExhausted, 30*time.Second)), 30 * time.Second},
 	} {
 		for kind, call := range map[string]func(*remote, *grpclimit.Pacer) error{
-			"unary":           func(r *remote, p *grpclimit.Pacer) error { return r.call(context.Background(), p) },
-			"stream, at once": func(r *remote, p *grpclimit.Pacer) error { return r.stream(context.Background(), p, false) },
-			"stream, later":   func(r *remote, p *grpclimit.Pacer) error { return r.stream(context.Background(), p, true) },
+			"unary": func(r *remote, p *grpclimit.Pacer) error { return r.call(context.Background(), p) },
+			"stream, at once": func(r *remote, p *grpclimit.Pacer) error {
+				return r.stream(context.Background(), p, false)
+			},
+			"stream, later": func(r *remote, p *grpclimit.Pacer) error {
+				return r.stream(context.Background(), p, true)
+			},
 		} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -200,7 +206,12 @@ func TestCallThatGetsNoPermit(t *testing.T) {
 		}{
 			{late, "", codes.DeadlineExceeded, context.DeadlineExceeded},
 			{gone, "", codes.Canceled, context.Canceled},
-			{t.Context(), "LOADING Redis is loading the dataset in memory", codes.Unavailable, rratelimiter.ErrUnavailable},
+			{
+				t.Context(),
+				"LOADING Redis is loading the dataset in memory",
+				codes.Unavailable,
+				rratelimiter.ErrUnavailable,
+			},
 		} {
 			s.Fail(c.fail)
 			for _, err := range []error{r.call(c.ctx, p), r.stream(c.ctx, p, false)} {

@@ -65,13 +65,17 @@ func TestRequestsCountByTheirResponses(t *testing.T) {
 			"only successes count", func(l Limit) Limit { return l.CountIf(succeeded) },
 			[]string{"/200", "/500", "/404", "/204"}, 2,
 		},
-		{"cost is returned", func(l Limit) Limit { return l.Cost(ten).CountIf(succeeded) }, []string{"/200", "/500"}, 10},
+		{"cost is returned", func(l Limit) Limit {
+			return l.Cost(ten).CountIf(succeeded)
+		}, []string{"/200", "/500"}, 10},
 		{"cheaper", func(l Limit) Limit { return l.Cost(ten).CostAfter(costOf) }, []string{"/200/3", "/200/4"}, 7},
 		{"as expected", func(l Limit) Limit { return l.Cost(ten).CostAfter(costOf) }, []string{"/200/10"}, 10},
 		{"free", func(l Limit) Limit { return l.Cost(ten).CostAfter(costOf) }, []string{"/200/0", "/200/-5"}, 0},
 		{"dearer", func(l Limit) Limit { return l.CostAfter(costOf) }, []string{"/200/3", "/200/4"}, 7},
 		{"more than is free", func(l Limit) Limit { return l.CostAfter(costOf) }, []string{"/200/15", "/200/100"}, 115},
-		{"both", func(l Limit) Limit { return l.CostAfter(costOf).CountIf(succeeded) }, []string{"/200/3", "/500/4"}, 3},
+		{"both", func(l Limit) Limit {
+			return l.CostAfter(costOf).CountIf(succeeded)
+		}, []string{"/200/3", "/500/4"}, 3},
 		{
 			"both, the other way round", func(l Limit) Limit { return l.CountIf(succeeded).CostAfter(costOf) },
 			[]string{"/200/3", "/500/4"}, 3,
@@ -87,7 +91,8 @@ func TestRequestsCountByTheirResponses(t *testing.T) {
 				)
 				for _, path := range c.paths {
 					for _, guard := range []*Guard{alone, several} {
-						if w := get(guard.Middleware(answering), "192.0.2.1", path); !strings.HasPrefix(path, "/"+strconv.Itoa(w.Code)) {
+						if w := get(guard.Middleware(answering), "192.0.2.1",
+							path); !strings.HasPrefix(path, "/"+strconv.Itoa(w.Code)) {
 							t.Errorf("%s: %d", path, w.Code)
 						}
 						synctest.Wait()
@@ -154,7 +159,9 @@ func TestPermitsAreTakenWhileARequestIsHandled(t *testing.T) {
 				client, "failed", rratelimiter.PerMinute(1), byAddr,
 			).CountIf(func(status int, _ http.Header) bool { return status == 401 }),
 		)
-		slow := guard.Middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(30 * time.Second) }))
+		slow := guard.Middleware(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			time.Sleep(30 * time.Second)
+		}))
 		first := make(chan int)
 		go func() { first <- get(slow, "192.0.2.1", "/").Code }()
 		synctest.Wait()
@@ -258,7 +265,10 @@ func TestStatusOfAResponse(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			w.WriteHeader(500)
 		}, 200},
-		{"informational first", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); w.WriteHeader(404) }, 404},
+		{"informational first", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(103)
+			w.WriteHeader(404)
+		}, 404},
 		{"panic", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 500},
 		{
 			"panic after the status",
@@ -339,7 +349,9 @@ func TestDecisionThatSettles(t *testing.T) {
 // come back after the response.
 func TestPermitsThatComeBackAreFreeDespiteADenyCache(t *testing.T) {
 	for name, change := range map[string]func(Limit) Limit{
-		"CountIf":   func(l Limit) Limit { return l.CountIf(func(status int, _ http.Header) bool { return status == 401 }) },
+		"CountIf": func(l Limit) Limit {
+			return l.CountIf(func(status int, _ http.Header) bool { return status == 401 })
+		},
 		"CostAfter": func(l Limit) Limit { return l.CostAfter(func(int, http.Header) int64 { return 0 }) },
 	} {
 		for _, kind := range []string{"one limit", "two limits", "two limits without a common slot"} {

@@ -26,10 +26,18 @@ func TestLimitThatIsConfiguredWrongly(t *testing.T) {
 	}{
 		{"no rate, open", &Policy{}, Claim{Name: "wrong", Limiter: s.Client().RateLimiter("unset")},
 			[]Outcome{Allowed, Allowed, Denied, Denied}, 2, []string{"good"}},
-		{"no rate, closed", &Policy{Failure: FailClosed}, Claim{Name: "wrong", Limiter: s.Client().RateLimiter("unset")},
-			[]Outcome{FailedClosed, FailedClosed, FailedClosed}, 0, nil},
-		{"no rate, closed shadow", &Policy{Failure: FailClosed, Shadow: true}, Claim{Name: "wrong", Limiter: s.Client().RateLimiter("unset")},
-			[]Outcome{Allowed, Allowed, Shadowed}, 2, []string{"good"}},
+		{
+			"no rate, closed",
+			&Policy{Failure: FailClosed},
+			Claim{Name: "wrong", Limiter: s.Client().RateLimiter("unset")},
+			[]Outcome{FailedClosed, FailedClosed, FailedClosed}, 0, nil,
+		},
+		{
+			"no rate, closed shadow",
+			&Policy{Failure: FailClosed, Shadow: true},
+			Claim{Name: "wrong", Limiter: s.Client().RateLimiter("unset")},
+			[]Outcome{Allowed, Allowed, Shadowed}, 2, []string{"good"},
+		},
 		{"no rate, local", &Policy{Failure: FailLocal}, Claim{Name: "wrong", Limiter: s.Client().RateLimiter("unset")},
 			[]Outcome{Allowed, Allowed, Denied}, 2, []string{"good"}},
 		{"a rate that can't be set, open", &Policy{}, Named(s.Client(), "wrong", "", badRate),
@@ -81,7 +89,13 @@ func TestLimitThatIsConfiguredWrongly(t *testing.T) {
 // Claims on one limiter are cut to what its rate allows in sum.
 func TestClaimsThatAreTooMuchInSum(t *testing.T) {
 	client := limittest.New(t).Client()
-	for _, c := range []struct{ first, second, taken int64 }{{6, 6, 10}, {10, 1, 10}, {12, 3, 10}, {5, 5, 10}, {4, 5, 9}} {
+	for _, c := range []struct{ first, second, taken int64 }{
+		{6, 6, 10},
+		{10, 1, 10},
+		{12, 3, 10},
+		{5, 5, 10},
+		{4, 5, 9},
+	} {
 		var reported []error
 		p := &Policy{
 			Bound: 10 * time.Second, Logger: quiet,
@@ -145,7 +159,9 @@ func TestLimitBeforeAWrongOneIsChargedOnce(t *testing.T) {
 			first := &counting{limit: 10}
 			var reported []error
 			p := &Policy{
-				Failure: c.failure, Logger: quiet, OnError: func(_ context.Context, err error) { reported = append(reported, err) },
+				Failure: c.failure,
+				Logger:  quiet,
+				OnError: func(_ context.Context, err error) { reported = append(reported, err) },
 			}
 			d := p.Decide(t.Context(),
 				Claim{Name: "first", Permits: 8, Limiter: struct{ Allower }{first}}, // without Release
@@ -174,7 +190,8 @@ func TestTwoRatesOfOneLimiter(t *testing.T) {
 	s := limittest.New(t)
 	client := s.Client()
 	var reported []error
-	guard := patient(Per(client, "api", rratelimiter.PerHour(3), nil), Per(client, "api", rratelimiter.PerMinute(1), nil))
+	guard := patient(Per(client, "api", rratelimiter.PerHour(3), nil),
+		Per(client, "api", rratelimiter.PerMinute(1), nil))
 	guard.Policy = &Policy{
 		Bound: 10 * time.Second, Logger: quiet,
 		OnError: func(_ context.Context, err error) { reported = append(reported, err) },

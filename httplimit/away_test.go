@@ -98,7 +98,11 @@ func TestServerThatHangsHoldsUpOneRequest(t *testing.T) {
 		failure Failure
 		want    Outcome
 		log     string
-	}{{FailOpen, FailedOpen, "requests pass"}, {FailClosed, FailedClosed, "requests are refused"}, {FailLocal, AllowedLocally, "this process decides by itself"}} {
+	}{
+		{FailOpen, FailedOpen, "requests pass"},
+		{FailClosed, FailedClosed, "requests are refused"},
+		{FailLocal, AllowedLocally, "this process decides by itself"},
+	} {
 		t.Run(c.want.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, book := &service{}, &logbook{}
@@ -119,7 +123,8 @@ func TestServerThatHangsHoldsUpOneRequest(t *testing.T) {
 				}
 				for range 10_000 {
 					time.Sleep(time.Millisecond)
-					if d := decide(); d.Outcome != c.want || d.Took != 0 || !errors.Is(d.Err, rratelimiter.ErrUnavailable) {
+					if d := decide(); d.Outcome != c.want || d.Took != 0 ||
+						!errors.Is(d.Err, rratelimiter.ErrUnavailable) {
 						t.Fatalf("then: %v after %v: %v", d.Outcome, d.Took, d.Err)
 					}
 				}
@@ -143,8 +148,10 @@ func TestServerThatHangsHoldsUpOneRequest(t *testing.T) {
 					time.Sleep(time.Millisecond)
 				}
 				lines := book.lines()
-				if len(lines) != 2 || lines[0] != fmt.Sprintf(`level=WARN msg="limits cannot be checked: %s" error="no answer within 100ms"`, c.log) ||
-					!strings.HasPrefix(lines[1], `level=INFO msg="limits can be checked again" first_to_last_failure=1`) ||
+				away := `level=WARN msg="limits cannot be checked: ` + c.log + `" error="no answer within 100ms"`
+				if len(lines) != 2 || lines[0] != away ||
+					!strings.HasPrefix(lines[1],
+						`level=INFO msg="limits can be checked again" first_to_last_failure=1`) ||
 					!strings.Contains(lines[1], "no answer within 100ms") {
 					t.Errorf("logged:\n%s", strings.Join(lines, "\n"))
 				}
@@ -164,7 +171,8 @@ func TestServerThatAnswersOthersIsNotAway(t *testing.T) {
 			group.Go(func() { p.Decide(t.Context(), Claim{Name: "a", Key: "there", Limiter: s}) })
 			time.Sleep(10 * time.Millisecond)
 			for range 2 {
-				if d := p.Decide(t.Context(), Claim{Name: "a", Key: "here", Limiter: &service{}}); d.Outcome != Allowed {
+				if d := p.Decide(t.Context(),
+					Claim{Name: "a", Key: "here", Limiter: &service{}}); d.Outcome != Allowed {
 					t.Fatalf("%+v", d)
 				}
 			}
@@ -244,7 +252,8 @@ func TestCallersThatLeaveDontMakeAServerAway(t *testing.T) {
 		p := &Policy{Logger: quiet}
 		for range 5 {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-			if d := p.Decide(ctx, Claim{Name: "a", Limiter: hung{}}); d.Outcome != Gone || d.Took != 50*time.Millisecond {
+			if d := p.Decide(ctx, Claim{Name: "a", Limiter: hung{}}); d.Outcome != Gone ||
+				d.Took != 50*time.Millisecond {
 				t.Errorf("%+v", d)
 			}
 			cancel()
@@ -314,7 +323,8 @@ func TestServerThatIsAwayDoesNotHoldUpRequests(t *testing.T) {
 			}
 			client := rratelimiter.NewClient(s.Client(), options...)
 			guard := New(
-				Per(client, "1s", rratelimiter.PerSecond(1e6), byAddr), Per(client, "1m", rratelimiter.PerMinute(1e8), byAddr),
+				Per(client, "1s", rratelimiter.PerSecond(1e6), byAddr),
+				Per(client, "1m", rratelimiter.PerMinute(1e8), byAddr),
 			)
 			guard.Policy = &Policy{Logger: book.logger()}
 			h := guard.Middleware(ok)

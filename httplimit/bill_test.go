@@ -25,7 +25,8 @@ func nothing(*http.Request) int64 { return 0 }
 // wantFields checks that a request is refused, with the time until the next one can pass.
 func wantFields(t *testing.T, h http.Handler, path, after, field string) {
 	t.Helper()
-	if w := get(h, "192.0.2.1", path); w.Code != 429 || w.Header().Get("Retry-After") != after || w.Header().Get("RateLimit") != field {
+	if w := get(h, "192.0.2.1", path); w.Code != 429 || w.Header().Get("Retry-After") != after ||
+		w.Header().Get("RateLimit") != field {
 		t.Errorf("%d, not a refusal for %s s with %s:\n%s", w.Code, after, field, headerText(w.Header()))
 	}
 }
@@ -41,13 +42,16 @@ func TestACostAboveThePermitsIsADebt(t *testing.T) {
 		"too low an estimate": {func(l Limit) Limit {
 			return l.Cost(func(*http.Request) int64 { return 5 })
 		}, `"a";r=0;t=120`},
-		"an estimate of 0":           {func(l Limit) Limit { return l.Cost(nothing) }, `"a";r=0;t=120`},
-		"an estimate of 0, set last": {func(l Limit) Limit { return l.CostAfter(costOf).Cost(nothing) }, `"a";r=0;t=120`},
+		"an estimate of 0": {func(l Limit) Limit { return l.Cost(nothing) }, `"a";r=0;t=120`},
+		"an estimate of 0, set last": {func(l Limit) Limit {
+			return l.CostAfter(costOf).Cost(nothing)
+		}, `"a";r=0;t=120`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				r := rig.New(t, s)
-				h := patient(c.change(Per(r.Client, "a", rratelimiter.PerMinute(10), nil)).CostAfter(costOf)).Middleware(answering)
+				h := patient(c.change(Per(r.Client, "a", rratelimiter.PerMinute(10), nil)).CostAfter(
+					costOf)).Middleware(answering)
 				l := r.Limiter("ratelimit:a")
 				wantCodes(t, h, "192.0.2.1", "/200/25", 200)
 				awaitUsed(t, l, 25)
@@ -68,7 +72,8 @@ func TestAnEstimateOfZeroAsksForAFreePermit(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		requests := Per(r.Client, "requests", rratelimiter.PerMinute(5), nil)
-		guard := patient(Per(r.Client, "tokens", rratelimiter.PerMinute(2), nil).Cost(nothing).CostAfter(costOf), requests)
+		guard := patient(Per(r.Client, "tokens", rratelimiter.PerMinute(2), nil).Cost(nothing).CostAfter(costOf),
+			requests)
 		h, tokens := guard.Middleware(answering), r.Limiter("ratelimit:tokens")
 		wantCodes(t, h, "192.0.2.1", "/200/0", 200, 200, 200)
 		if w := get(h, "192.0.2.1", "/200/2"); w.Header().Get("RateLimit") != `"tokens";r=2, "requests";r=1;t=60` {
@@ -93,7 +98,8 @@ func TestALongResponseCountsBeforeItEnds(t *testing.T) {
 		"as much as was told": {nil, 12},
 		"more":                {func(int, http.Header) int64 { return 15 }, 15},
 		"less":                {func(int, http.Header) int64 { return 11 }, 11},
-		"much less":           {func(int, http.Header) int64 { return 1 }, 4}, // of 12, 8 were taken, and 4 were charged
+		// of 12, 8 were taken, and 4 were charged
+		"much less": {func(int, http.Header) int64 { return 1 }, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -125,7 +131,8 @@ func TestEachLimitIsChargedOrThoseWithAName(t *testing.T) {
 		client := limittest.NewRealTime(t).Client()
 		after := func(name string) Limit { return Per(client, name, rratelimiter.PerHour(100), nil).CostAfter(nil) }
 		outer := patient(after("tokens"), Per(client, "requests", rratelimiter.PerHour(100), nil))
-		inner := patient(after("bytes"), after("day"), Per(client, "failures", rratelimiter.PerHour(100), nil).CountIf(succeeded))
+		inner := patient(after("bytes"), after("day"),
+			Per(client, "failures", rratelimiter.PerHour(100), nil).CountIf(succeeded))
 		h := outer.Middleware(inner.Middleware(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			Charge(r.Context(), 3)
 			Charge(r.Context(), 40, "bytes")
@@ -166,14 +173,16 @@ func TestOtherLimitersAreCharged(t *testing.T) {
 		debt := classic.NewTokenBucket(s.Client(), "debt", tokens)
 		guard.SetLimits(Shared("debt", debt).Cost(nothing).CostAfter(costOf))
 		wantCodes(t, guard.Middleware(answering), "192.0.2.1", "/200/15", 200)
-		for r, err := debt.Peek(t.Context(), 1); err != nil || r.RetryAfter < 30*time.Minute; r, err = debt.Peek(t.Context(), 1) {
+		for r, err := debt.Peek(t.Context(), 1); err != nil ||
+			r.RetryAfter < 30*time.Minute; r, err = debt.Peek(t.Context(), 1) {
 			time.Sleep(time.Millisecond)
 		}
 		wantCodes(t, guard.Middleware(answering), "192.0.2.1", "/200/1", 429)
 		var wrong error
 		guard = patient(Shared("counting", &counting{limit: 9}).Cost(nothing).CostAfter(costOf))
 		guard.Policy.Logger, guard.Policy.OnError = quiet, func(_ context.Context, err error) { wrong = err }
-		if wantCodes(t, guard.Middleware(answering), "192.0.2.1", "/200/3", 503); !errors.Is(wrong, rratelimiter.ErrInvalidOption) {
+		if wantCodes(t, guard.Middleware(answering), "192.0.2.1", "/200/3",
+			503); !errors.Is(wrong, rratelimiter.ErrInvalidOption) {
 			t.Error(wrong)
 		}
 	})
@@ -327,7 +336,8 @@ func TestADebtAndAPenalty(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				r := rig.New(t, s)
 				limit := func(lasts time.Duration) Limit {
-					return change(Per(r.Client, "a", rratelimiter.PerMinute(10), nil)).Penalty(r.Client, lasts).CostAfter(costOf)
+					return change(Per(r.Client, "a", rratelimiter.PerMinute(10), nil)).Penalty(r.Client,
+						lasts).CostAfter(costOf)
 				}
 				h := patient(limit(5 * time.Minute)).Middleware(answering)
 				l, counted := r.Limiter("ratelimit:a"), r.Limiter("ratelimit:a:counted")

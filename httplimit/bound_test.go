@@ -44,7 +44,8 @@ func TestABoundEnds(t *testing.T) {
 					defer cancel()
 					began := time.Now()
 					b := newBound(ctx, 100*ms)
-					if deadline, has := b.Deadline(); !has || test.err == context.DeadlineExceeded && deadline.Sub(began) != test.at {
+					if deadline, has := b.Deadline(); !has ||
+						test.err == context.DeadlineExceeded && deadline.Sub(began) != test.at {
 						t.Errorf("the deadline is in %v", deadline.Sub(began))
 					}
 					if waits {

@@ -39,8 +39,22 @@ func TestClientAddr(t *testing.T) {
 		{"two proxies", "10.0.0.1:1", xff, http.Header{xff: {"192.0.2.1, 10.0.0.2"}}, "192.0.2.1", true},
 		{"two lines", "10.0.0.1:1", xff, http.Header{xff: {"192.0.2.1", "10.0.0.2"}}, "192.0.2.1", true},
 		{"made up by the client", "10.0.0.1:1", xff, http.Header{xff: {"198.51.100.9, 192.0.2.1"}}, "192.0.2.1", true},
-		{"proxy made up by the client", "10.0.0.1:1", xff, http.Header{xff: {"10.9.9.9, 192.0.2.1"}}, "192.0.2.1", true},
-		{"line made up by the client", "10.0.0.1:1", xff, http.Header{xff: {"nonsense, \"", "192.0.2.1"}}, "192.0.2.1", true},
+		{
+			"proxy made up by the client",
+			"10.0.0.1:1",
+			xff,
+			http.Header{xff: {"10.9.9.9, 192.0.2.1"}},
+			"192.0.2.1",
+			true,
+		},
+		{
+			"line made up by the client",
+			"10.0.0.1:1",
+			xff,
+			http.Header{xff: {"nonsense, \"", "192.0.2.1"}},
+			"192.0.2.1",
+			true,
+		},
 		{"proxy that says nothing", "10.0.0.1:1", xff, nil, "10.0.0.1", false},
 		{"proxy with an empty header", "10.0.0.1:1", xff, http.Header{xff: {"", " , "}}, "10.0.0.1", false},
 		{"request from inside", "10.0.0.1:1", xff, http.Header{xff: {"10.0.0.7"}}, "10.0.0.7", true},
@@ -51,16 +65,32 @@ func TestClientAddr(t *testing.T) {
 		{"mapped proxy", "[::ffff:10.0.0.1]:1", xff, http.Header{xff: {"192.0.2.1"}}, "192.0.2.1", true},
 		{"unreadable", "10.0.0.1:1", xff, http.Header{xff: {"192.0.2.1, unknown"}}, "10.0.0.1", false},
 		{"unreadable behind a proxy", "10.0.0.1:1", xff, http.Header{xff: {"_x, 10.0.0.2"}}, "10.0.0.2", false},
-		{"empty elements", "10.0.0.1:1", xff, http.Header{xff: {"198.51.100.9", "192.0.2.1,, ", ""}}, "192.0.2.1", true},
-		{"the other header is not looked at", "10.0.0.1:1", xff, http.Header{fwd: {"for=192.0.2.1"}}, "10.0.0.1", false},
 		{
-			"a header of the proxy's own", "10.0.0.1:1", "X-Real-Ip", http.Header{"X-Real-Ip": {"192.0.2.1"}}, "192.0.2.1", true,
+			"empty elements",
+			"10.0.0.1:1",
+			xff,
+			http.Header{xff: {"198.51.100.9", "192.0.2.1,, ", ""}},
+			"192.0.2.1",
+			true,
+		},
+		{
+			"the other header is not looked at",
+			"10.0.0.1:1",
+			xff,
+			http.Header{fwd: {"for=192.0.2.1"}},
+			"10.0.0.1",
+			false,
+		},
+		{
+			"a header of the proxy's own", "10.0.0.1:1", "X-Real-Ip", http.Header{"X-Real-Ip": {"192.0.2.1"}},
+			"192.0.2.1", true,
 		},
 
 		{"Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {"for=192.0.2.1"}}, "192.0.2.1", true},
 		{"any case", "10.0.0.1:1", "forwarded", http.Header{fwd: {"For=192.0.2.1"}}, "192.0.2.1", true},
 		{
-			"more parameters", "10.0.0.1:1", fwd, http.Header{fwd: {"proto=http; for=192.0.2.1 ;by=10.0.0.1"}}, "192.0.2.1",
+			"more parameters", "10.0.0.1:1", fwd, http.Header{fwd: {"proto=http; for=192.0.2.1 ;by=10.0.0.1"}},
+			"192.0.2.1",
 			true,
 		},
 		{"quotes and port", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:4711"`}}, "192.0.2.1", true},
@@ -70,25 +100,56 @@ func TestClientAddr(t *testing.T) {
 		},
 		{"hidden port", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:_a.b-c_1"`}}, "192.0.2.1", true},
 		{"hidden port of IPv6", "10.0.0.1:1", fwd, http.Header{fwd: {`for="[2001:db8::1]:_x"`}}, "2001:db8::1", true},
-		{"hidden port behind a port", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:80:_x"`}}, "10.0.0.1", false},
-		{"hidden port without brackets", "10.0.0.1:1", fwd, http.Header{fwd: {`for="2001:db8::1:_x"`}}, "10.0.0.1", false},
+		{
+			"hidden port behind a port",
+			"10.0.0.1:1",
+			fwd,
+			http.Header{fwd: {`for="192.0.2.1:80:_x"`}},
+			"10.0.0.1",
+			false,
+		},
+		{
+			"hidden port without brackets",
+			"10.0.0.1:1",
+			fwd,
+			http.Header{fwd: {`for="2001:db8::1:_x"`}},
+			"10.0.0.1",
+			false,
+		},
 		{"hidden port that is none", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:_"`}}, "10.0.0.1", false},
 		{"hidden port with signs", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1:_a/b"`}}, "10.0.0.1", false},
 		{"hidden port of nobody", "10.0.0.1:1", fwd, http.Header{fwd: {`for=":_a"`}}, "10.0.0.1", false},
 		{
-			"IPv6 in Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {`for="[2001:db8:cafe::17]:4711"`}}, "2001:db8:cafe::17",
+			"IPv6 in Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {`for="[2001:db8:cafe::17]:4711"`}},
+			"2001:db8:cafe::17",
 			true,
 		},
 		{"IPv6 without port", "10.0.0.1:1", fwd, http.Header{fwd: {`for="[2001:db8::1]"`}}, "2001:db8::1", true},
 		{
-			"separators in quotes", "10.0.0.1:1", fwd, http.Header{fwd: {`for=192.0.2.1;host="a,b;for=10.1.1.1"`}}, "192.0.2.1",
+			"separators in quotes", "10.0.0.1:1", fwd, http.Header{fwd: {`for=192.0.2.1;host="a,b;for=10.1.1.1"`}},
+			"192.0.2.1",
 			true,
 		},
-		{"escaped quote", "10.0.0.1:1", fwd, http.Header{fwd: {`for=192.0.2.1;host="a\",for=10.1.1.1"`}}, "192.0.2.1", true},
-		{"two proxies in Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {"for=192.0.2.1, for=10.0.0.2"}}, "192.0.2.1", true},
+		{
+			"escaped quote",
+			"10.0.0.1:1",
+			fwd,
+			http.Header{fwd: {`for=192.0.2.1;host="a\",for=10.1.1.1"`}},
+			"192.0.2.1",
+			true,
+		},
+		{
+			"two proxies in Forwarded",
+			"10.0.0.1:1",
+			fwd,
+			http.Header{fwd: {"for=192.0.2.1, for=10.0.0.2"}},
+			"192.0.2.1",
+			true,
+		},
 		{"spoofed Forwarded", "10.0.0.1:1", fwd, http.Header{fwd: {"for=10.3.3.3,for=192.0.2.1"}}, "192.0.2.1", true},
 		{
-			"quote left open by the client", "10.0.0.1:1", fwd, http.Header{fwd: {`for="10.3.3.3, for=192.0.2.1;proto=https`}},
+			"quote left open by the client", "10.0.0.1:1", fwd,
+			http.Header{fwd: {`for="10.3.3.3, for=192.0.2.1;proto=https`}},
 			"192.0.2.1", true,
 		},
 		{
@@ -101,7 +162,14 @@ func TestClientAddr(t *testing.T) {
 		{"for twice", "10.0.0.1:1", fwd, http.Header{fwd: {"for=192.0.2.1;for=192.0.2.2"}}, "10.0.0.1", false},
 		{"open quote", "10.0.0.1:1", fwd, http.Header{fwd: {`for="192.0.2.1`}}, "10.0.0.1", false},
 		{"empty quotes", "10.0.0.1:1", fwd, http.Header{fwd: {`for=""`}}, "10.0.0.1", false},
-		{"the other header is not looked at, either", "10.0.0.1:1", fwd, http.Header{xff: {"192.0.2.1"}}, "10.0.0.1", false},
+		{
+			"the other header is not looked at, either",
+			"10.0.0.1:1",
+			fwd,
+			http.Header{xff: {"192.0.2.1"}},
+			"10.0.0.1",
+			false,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			addr, known := ClientAddr{Trusted: trusted, Header: c.read}.Addr(from(c.remote, c.header))
@@ -167,7 +235,12 @@ func TestClientKey(t *testing.T) {
 func TestTrustedNetworksOfIPv4Addresses(t *testing.T) {
 	for _, network := range []string{"10.0.0.0/8", "::ffff:10.0.0.0/104", "64:ff9b::10.0.0.0/104"} {
 		c := ClientAddr{Trusted: proxies("2001:db8::/32", network)}
-		for _, proxy := range []string{"10.0.0.1:1", "[::ffff:10.0.0.1]:1", "[64:ff9b::10.0.0.1]:1", "[2001:db8::1]:1"} {
+		for _, proxy := range []string{
+			"10.0.0.1:1",
+			"[::ffff:10.0.0.1]:1",
+			"[64:ff9b::10.0.0.1]:1",
+			"[2001:db8::1]:1",
+		} {
 			r := from(proxy, http.Header{"X-Forwarded-For": {"192.0.2.1, 64:ff9b::192.0.2.2, ::ffff:10.0.0.2"}})
 			if addr, known := c.Addr(r); !known || addr.String() != "192.0.2.2" {
 				t.Errorf("%s trusted, from %s: %v, known %v", network, proxy, addr, known)
@@ -238,7 +311,10 @@ func TestPrivateClient(t *testing.T) {
 
 // Whatever a client sends, the proxy appends the address that it saw, and that address is counted.
 func FuzzClientAddr(f *testing.F) {
-	for _, seed := range []string{"", "10.0.0.1", `for="`, `for="\`, `"`, `\"`, "for=10.0.0.1;", `for=10.0.0.1, host="`, "a=b;;,", "[::1", `,"\\",`} {
+	for _, seed := range []string{
+		"", "10.0.0.1", `for="`, `for="\`, `"`, `\"`, "for=10.0.0.1;", `for=10.0.0.1, host="`, "a=b;;,", "[::1",
+		`,"\\",`,
+	} {
 		f.Add(seed)
 	}
 	const client = "198.51.100.7"

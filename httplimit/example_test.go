@@ -156,7 +156,8 @@ func ExampleDecision_Describe() {
 func ExamplePaths() {
 	health, reads := httplimit.Paths("/healthz", "/static/"), httplimit.Methods(http.MethodGet)
 	for _, r := range []*http.Request{
-		httptest.NewRequest(http.MethodPost, "/static/a.css", nil), httptest.NewRequest(http.MethodPost, "/orders", nil),
+		httptest.NewRequest(http.MethodPost, "/static/a.css", nil),
+		httptest.NewRequest(http.MethodPost, "/orders", nil),
 	} {
 		fmt.Println(r.URL.Path, health(r), reads(r))
 	}
@@ -333,7 +334,8 @@ func ExampleLimit_Penalty() {
 	client := server.Client()
 
 	guard := httplimit.New(
-		httplimit.Per(client, "login", rratelimiter.PerMinute(1), httplimit.Header("X-User")).Penalty(client, 10*time.Minute),
+		httplimit.Per(client, "login", rratelimiter.PerMinute(1), httplimit.Header("X-User")).Penalty(client,
+			10*time.Minute),
 	)
 	guard.Policy = patient
 	h := guard.Middleware(http.NotFoundHandler())

@@ -132,7 +132,8 @@ func refuse(w http.ResponseWriter, r *http.Request, d Decision) {
 	case d.unreadable():
 		p = problem{"about:blank", "Bad request", http.StatusBadRequest, nil}
 	case len(p.Violated) == 0:
-		p.Type, p.Title, p.Status = types+"temporary-reduced-capacity", "Not available now", http.StatusServiceUnavailable
+		p.Type, p.Title, p.Status = types+"temporary-reduced-capacity", "Not available now",
+			http.StatusServiceUnavailable
 	}
 	body, err := json.Marshal(p)
 	if err != nil {

@@ -31,7 +31,13 @@ func TestFields(t *testing.T) {
 	short := Claim{Name: `a "\ é`, Rate: rratelimiter.Rate{Permits: 5, Interval: 250 * time.Millisecond}}
 	foreign := Claim{Name: "foreign"}
 	result := func(allowed bool, limit, remaining int64, retry, reset time.Duration) rratelimiter.Result {
-		return rratelimiter.Result{Allowed: allowed, Limit: limit, Remaining: remaining, RetryAfter: retry, ResetAfter: reset}
+		return rratelimiter.Result{
+			Allowed:    allowed,
+			Limit:      limit,
+			Remaining:  remaining,
+			RetryAfter: retry,
+			ResetAfter: reset,
+		}
 	}
 	for _, c := range []struct {
 		name  string
@@ -46,20 +52,31 @@ func TestFields(t *testing.T) {
 Ratelimit: "burst";r=50;t=30
 Ratelimit-Policy: "burst";q=100;w=60
 `},
-		{"the next permit, not all; a ms more is no second more", &Guard{XRateLimit: true}, Decision{Outcome: Allowed, Answers: []Answer{
-			{Claim: burst, Result: rratelimiter.Result{
-				Allowed: true, Limit: 100, NextAfter: 29*time.Second + time.Millisecond, ResetAfter: time.Minute,
-			}},
-		}}, `
+		{
+			"the next permit, not all; a ms more is no second more",
+			&Guard{XRateLimit: true},
+			Decision{Outcome: Allowed, Answers: []Answer{
+				{Claim: burst, Result: rratelimiter.Result{
+					Allowed: true, Limit: 100, NextAfter: 29*time.Second + time.Millisecond, ResetAfter: time.Minute,
+				}},
+			}}, `
 Ratelimit: "burst";r=0;t=29
 Ratelimit-Policy: "burst";q=100;w=60
 X-Ratelimit-Limit: 100
 X-Ratelimit-Remaining: 0
 X-Ratelimit-Reset: 29
-`},
+`,
+		},
 		{"tokens, and a limit in shadow", &Guard{XRateLimit: true}, Decision{Outcome: Shadowed, Answers: []Answer{
-			{Claim: Claim{Name: "llm", Unit: "tokens", Rate: burst.Rate}, Result: result(true, 100, 50, 0, time.Second)},
-			{Claim: Claim{Name: "trial", shadow: true}, Refused: true, Result: result(false, 10, 0, time.Second, time.Second)},
+			{
+				Claim:  Claim{Name: "llm", Unit: "tokens", Rate: burst.Rate},
+				Result: result(true, 100, 50, 0, time.Second),
+			},
+			{
+				Claim:   Claim{Name: "trial", shadow: true},
+				Refused: true,
+				Result:  result(false, 10, 0, time.Second, time.Second),
+			},
 		}}, `
 Ratelimit: "llm";r=50;t=1
 Ratelimit-Policy: "llm";q=100;qu="tokens";w=60
@@ -88,16 +105,20 @@ X-Ratelimit-Limit: 100
 X-Ratelimit-Remaining: 0
 X-Ratelimit-Reset: 2
 `},
-		{"refused for all that the request needs, not for the next permit", &Guard{}, Decision{Outcome: Denied, Answers: []Answer{
-			{Claim: burst, Refused: true, Result: rratelimiter.Result{
-				Limit: 100, Remaining: 2, RetryAfter: time.Minute + time.Millisecond, NextAfter: time.Second,
-				ResetAfter: time.Minute,
-			}},
-		}}, `
+		{
+			"refused for all that the request needs, not for the next permit",
+			&Guard{},
+			Decision{Outcome: Denied, Answers: []Answer{
+				{Claim: burst, Refused: true, Result: rratelimiter.Result{
+					Limit: 100, Remaining: 2, RetryAfter: time.Minute + time.Millisecond, NextAfter: time.Second,
+					ResetAfter: time.Minute,
+				}},
+			}}, `
 Ratelimit: "burst";r=2;t=60
 Ratelimit-Policy: "burst";q=100;w=60
 Retry-After: 60
-`},
+`,
+		},
 		{"refused by both", &Guard{XRateLimit: true}, Decision{Outcome: Denied, Answers: []Answer{
 			{Claim: burst, Refused: true, Result: result(false, 100, 2, time.Millisecond, time.Minute)},
 			{Claim: daily, Refused: true, Result: result(false, 1000, 0, time.Hour, 24*time.Hour)},
@@ -145,8 +166,14 @@ func TestRefusalBody(t *testing.T) {
 		status int
 		body   string
 	}{
-		{Decision{Outcome: Denied, Answers: []Answer{{Claim: Claim{Name: "a"}}, {Claim: Claim{Name: `"b"`}, Refused: true}}}, 429,
-			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too many requests","status":429,"violated-policies":["\"b\""]}`},
+		{
+			Decision{
+				Outcome: Denied,
+				Answers: []Answer{{Claim: Claim{Name: "a"}}, {Claim: Claim{Name: `"b"`}, Refused: true}},
+			},
+			429,
+			`{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too many requests","status":429,"violated-policies":["\"b\""]}`,
+		},
 		{Decision{Outcome: FailedClosed, Err: errors.New("secret")}, 503,
 			`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"Not available now","status":503}`},
 	} {

@@ -94,7 +94,8 @@ func TestRefusedRequestIsToldWhenToComeBack(t *testing.T) {
 func fields(t *testing.T, h http.Header) (remaining, after int) {
 	t.Helper()
 	var name string
-	if _, err := fmt.Sscanf(strings.ReplaceAll(h.Get("RateLimit"), ";", " "), "%q r=%d t=%d", &name, &remaining, &after); err != nil {
+	if _, err := fmt.Sscanf(strings.ReplaceAll(h.Get("RateLimit"), ";", " "), "%q r=%d t=%d", &name, &remaining,
+		&after); err != nil {
 		t.Fatalf("%v: %s", err, headerText(h))
 	}
 	return remaining, after
@@ -131,7 +132,8 @@ func TestObedientClientGetsTheWholeRate(t *testing.T) {
 			now := time.Date(2026, 1, 1, 0, 0, 0, 300_000, time.UTC)
 			start, served, refused := now, 0, 0
 			client := rratelimiter.NewClient(
-				s.Client(), rratelimiter.WithClock(func() time.Time { return now }), rratelimiter.WithCallTimeout(10*time.Second),
+				s.Client(), rratelimiter.WithClock(func() time.Time { return now }),
+				rratelimiter.WithCallTimeout(10*time.Second),
 			)
 			guard := patient(Shared("all", client.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(c.rate))))
 			guard.XRateLimit = true
@@ -174,7 +176,8 @@ func TestGuardOnAnyRedis(t *testing.T) {
 		if err != nil || state.Used != 3 {
 			t.Errorf("refused requests took permits of another limit: %+v, %v", state, err)
 		}
-		if state, err = client.RateLimiter("ratelimit:192.0.2.1:/a:1h").State(t.Context()); err != nil || state.Used != 2 {
+		if state, err = client.RateLimiter("ratelimit:192.0.2.1:/a:1h").State(t.Context()); err != nil ||
+			state.Used != 2 {
 			t.Errorf("%+v, %v", state, err)
 		}
 	})
@@ -234,10 +237,12 @@ func TestAnInvalidLimitIsNotMade(t *testing.T) {
 		make func()
 		bad  bool
 	}{
-		"a long lease":        {func() { Per(s.Client(), "a", second, byAddr, lease) }, true},
-		"a negative rate":     {func() { Per(s.Client(), "a", rratelimiter.PerSecond(-1), byAddr) }, true},
-		"no interval":         {func() { Per(s.Client(), "a", rratelimiter.Rate{Permits: 1}, byAddr) }, true},
-		"a shared long lease": {func() { Shared("a", s.Client().RateLimiter("a", rratelimiter.WithEnforcedRate(second), lease)) }, true},
+		"a long lease":    {func() { Per(s.Client(), "a", second, byAddr, lease) }, true},
+		"a negative rate": {func() { Per(s.Client(), "a", rratelimiter.PerSecond(-1), byAddr) }, true},
+		"no interval":     {func() { Per(s.Client(), "a", rratelimiter.Rate{Permits: 1}, byAddr) }, true},
+		"a shared long lease": {func() {
+			Shared("a", s.Client().RateLimiter("a", rratelimiter.WithEnforcedRate(second), lease))
+		}, true},
 		"no limit":            {func() { Per(s.Client(), "a", rratelimiter.Unlimited, byAddr) }, false},
 		"a rate that refuses": {func() { Per(s.Client(), "a", rratelimiter.PerSecond(0), byAddr) }, false},
 		"a rate of each request": {func() {
@@ -337,7 +342,9 @@ func TestRateOfTheRequest(t *testing.T) {
 	var rates atomic.Pointer[map[string]rratelimiter.Rate]
 	rates.Store(&map[string]rratelimiter.Rate{"/paid": rratelimiter.PerMinute(2), "/free": rratelimiter.PerMinute(1)})
 	h := patient(
-		PerFunc(s.Client(), "plan", func(r *http.Request) rratelimiter.Rate { return (*rates.Load())[r.URL.Path] }, Path),
+		PerFunc(s.Client(), "plan", func(r *http.Request) rratelimiter.Rate {
+			return (*rates.Load())[r.URL.Path]
+		}, Path),
 	).Middleware(ok)
 	wantCodes(t, h, "192.0.2.1", "/paid", 200, 200, 429)
 	wantCodes(t, h, "192.0.2.1", "/free", 200, 429)
@@ -519,7 +526,8 @@ func TestRefuseWritesTheAnswer(t *testing.T) {
 	guard.Refuse = func(w http.ResponseWriter, r *http.Request, d Decision) {
 		http.Error(w, fmt.Sprint(r.URL.Path, d.Refused(), w.Header().Get("Retry-After")), http.StatusTeapot)
 	}
-	if w := get(guard.Middleware(ok), "192.0.2.1", "/x"); w.Code != http.StatusTeapot || w.Body.String() != "/x[mine]3\n" {
+	if w := get(guard.Middleware(ok), "192.0.2.1", "/x"); w.Code != http.StatusTeapot ||
+		w.Body.String() != "/x[mine]3\n" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
@@ -553,21 +561,28 @@ func TestRequestsWithoutAKey(t *testing.T) {
 	}{
 		{"not limited", perUser, []int{200, 429}, []int{200, 200}, []int{200, 200, 200}},
 		{
-			"or else", perUser.OrElse(Per(client, "rest", rratelimiter.PerHour(2), byAddr)), []int{429}, []int{200, 200, 200},
+			"or else", perUser.OrElse(Per(client, "rest", rratelimiter.PerHour(2), byAddr)), []int{429},
+			[]int{200, 200, 200},
 			[]int{200, 200, 429},
 		},
 		{
 			"twice", perUser.OrElse(perUser).OrElse(Per(client, "all", rratelimiter.PerHour(1), nil)), []int{429},
 			[]int{200, 200}, []int{200, 429},
 		},
-		{"cost", Per(client, "cost", rratelimiter.PerHour(2), By("user", user)).Cost(double).OrElse(Per(client, "other", rratelimiter.PerHour(1), byAddr)),
-			[]int{200, 429}, []int{200, 429}, []int{200, 429}},
+		{
+			"cost",
+			Per(client, "cost", rratelimiter.PerHour(2), By("user", user)).Cost(double).OrElse(
+				Per(client, "other", rratelimiter.PerHour(1), byAddr)),
+			[]int{200, 429}, []int{200, 429}, []int{200, 429},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := patient(c.limit).Middleware(ok)
 			for name, codes := range map[string][]int{"ann": c.ann, "root": c.root, "": c.unnamed} {
 				for i, code := range codes {
-					if w := get(h, "192.0.2.1", "/", func(r *http.Request) { r.Header.Set("X-User", name) }); w.Code != code {
+					if w := get(h, "192.0.2.1", "/", func(r *http.Request) {
+						r.Header.Set("X-User", name)
+					}); w.Code != code {
 						t.Errorf("%q, request %d: %d, not %d", name, i, w.Code, code)
 					}
 				}

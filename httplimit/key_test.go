@@ -52,8 +52,16 @@ func TestRequestWithoutAPatternHasARoute(t *testing.T) {
 // Handlers serve the same for all of these paths, so they are one path.
 func TestPathIsClean(t *testing.T) {
 	for asked, want := range map[string]string{
-		"*": "/*", "": "/", "/": "/", "//": "/", "/é": "/%C3%A9", "/a/b": "/a/b", "//a": "/a", "/./a": "/a", "/x/../a": "/a",
-		"/../a": "/a", "/a/.": "/a", "/a/": "/a", "//a//b//": "/a/b", "/a/../": "/", "a": "/a",
+		"*":       "/*",
+		"":        "/",
+		"/":       "/",
+		"//":      "/",
+		"/é":      "/%C3%A9",
+		"/a/b":    "/a/b",
+		"//a":     "/a",
+		"/./a":    "/a",
+		"/x/../a": "/a",
+		"/../a":   "/a", "/a/.": "/a", "/a/": "/a", "//a//b//": "/a/b", "/a/../": "/", "a": "/a",
 	} {
 		if got := Path(&http.Request{URL: &url.URL{Path: asked}}); got != want {
 			t.Errorf("%q: %q, not %q", asked, got, want)
@@ -64,7 +72,12 @@ func TestPathIsClean(t *testing.T) {
 func TestLongTextsAreShortened(t *testing.T) {
 	key := Header("X-Id")
 	seen := map[string]bool{}
-	for _, text := range []string{strings.Repeat("a", 128), strings.Repeat("a", 129), strings.Repeat("a", 1e6), strings.Repeat("a", 1e6) + "b"} {
+	for _, text := range []string{
+		strings.Repeat("a", 128),
+		strings.Repeat("a", 129),
+		strings.Repeat("a", 1e6),
+		strings.Repeat("a", 1e6) + "b",
+	} {
 		r := &http.Request{Header: http.Header{"X-Id": {text}}}
 		value := key(r)
 		if len(value) > len("X-Id=")+128 {

@@ -27,7 +27,8 @@ func TestLocalGrantsNoMoreThanItsShareInAnyInterval(t *testing.T) {
 					t.Fatalf("no answer: %v", answers)
 				}
 				a := answers[0]
-				if a.Allowed == a.Refused || a.Limit != limit || a.Refused && (a.RetryAfter <= 0 || a.RetryAfter > a.ResetAfter) ||
+				if a.Allowed == a.Refused || a.Limit != limit ||
+					a.Refused && (a.RetryAfter <= 0 || a.RetryAfter > a.ResetAfter) ||
 					a.ResetAfter > interval || a.NextAfter <= 0 || a.NextAfter > a.ResetAfter {
 					t.Fatalf("%+v", a)
 				}
@@ -80,7 +81,9 @@ func TestLocalRetryAfterIsAnIntervalAtMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := &service{}
 		away.hangs.Store(true)
-		guard := New(func(*http.Request) Claim { return Claim{Name: "a", Limiter: away, Rate: rratelimiter.PerMinute(2)} })
+		guard := New(func(*http.Request) Claim {
+			return Claim{Name: "a", Limiter: away, Rate: rratelimiter.PerMinute(2)}
+		})
 		guard.Policy = &Policy{Failure: FailLocal, Logger: quiet}
 		h := guard.Middleware(ok)
 		// in one tenth of the interval, whose permits return together

@@ -74,7 +74,8 @@ func TestPenaltyEndsWithAReset(t *testing.T) {
 func TestNoPenaltyForARateOfZero(t *testing.T) {
 	client, rate := limittest.New(t).Client(), rratelimiter.PerSecond(0)
 	h := patient(
-		PerFunc(client, "plan", func(*http.Request) rratelimiter.Rate { return rate }, byAddr).Penalty(client, time.Hour),
+		PerFunc(client, "plan", func(*http.Request) rratelimiter.Rate { return rate }, byAddr).Penalty(client,
+			time.Hour),
 	).Middleware(ok)
 	wantCodes(t, h, "192.0.2.1", "/", 429)
 	rate = rratelimiter.PerSecond(1)
@@ -168,7 +169,8 @@ func TestPenaltyFollowsFromWhatCounted(t *testing.T) {
 				}
 				return 0
 			}
-			return Per(c, "login", rratelimiter.PerMinute(50), byAddr).Cost(ten).CostAfter(cost).Penalty(c, 15*time.Minute)
+			return Per(c, "login", rratelimiter.PerMinute(50), byAddr).Cost(ten).CostAfter(cost).Penalty(c,
+				15*time.Minute)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -204,7 +206,8 @@ func TestPenaltyFollowsFromWhatCounted(t *testing.T) {
 				wantCodes(t, one, "192.0.2.1", "/401", 401, 401, 401)
 				wantCodes(t, two, "192.0.2.1", "/401", 401, 401)
 				counted := r.Limiter("ratelimit:192.0.2.1:login:counted")
-				for s, err := counted.State(t.Context()); err != nil || s.Available > 0; s, err = counted.State(t.Context()) {
+				for s, err := counted.State(t.Context()); err != nil ||
+					s.Available > 0; s, err = counted.State(t.Context()) {
 					time.Sleep(time.Millisecond)
 				}
 				wantRefused(t, two, "/200", 900)
@@ -235,7 +238,8 @@ func TestPenaltyBeginsWhenARequestIsRefusedInTheEnd(t *testing.T) {
 func TestPenalizedRequestsDoNotWait(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
-		h := patient(Per(r.Client, "a", rratelimiter.PerMinute(1), byAddr).Penalty(r.Client, 10*time.Minute)).Middleware(ok)
+		h := patient(Per(r.Client, "a", rratelimiter.PerMinute(1), byAddr).Penalty(r.Client,
+			10*time.Minute)).Middleware(ok)
 		wantCodes(t, h, "192.0.2.1", "/", 200, 429)
 		r.Advance(5 * time.Minute)
 		waiting := patient(Per(r.Client, "a", rratelimiter.PerMinute(1), byAddr).Penalty(r.Client, 10*time.Minute))
@@ -268,7 +272,13 @@ func TestObedientClientIsNotPenalizedAgain(t *testing.T) {
 		},
 		"back too early": {
 			rratelimiter.Rate{Permits: 3, Interval: 8 * time.Second}, 2 * time.Second,
-			[]step{{0, "/3", 0}, {0, "/1", 8}, {7 * time.Second, "/1", 2}, {time.Second, "/1", 1}, {time.Second, "/1", 0}},
+			[]step{
+				{0, "/3", 0},
+				{0, "/1", 8},
+				{7 * time.Second, "/1", 2},
+				{time.Second, "/1", 1},
+				{time.Second, "/1", 0},
+			},
 		},
 		"1000 an hour": {
 			rratelimiter.PerHour(1000), 15 * m,
@@ -277,14 +287,16 @@ func TestObedientClientIsNotPenalizedAgain(t *testing.T) {
 		"a dearer request": {
 			rratelimiter.PerHour(10), 45 * m,
 			[]step{
-				{0, "/4", 0}, {30 * m, "/6", 0}, {0, "/1", 2700}, {10 * m, "/4", 2100}, {0, "/10", 3000}, {25 * m, "/1", 600},
+				{0, "/4", 0}, {30 * m, "/6", 0}, {0, "/1", 2700}, {10 * m, "/4", 2100}, {0, "/10", 3000},
+				{25 * m, "/1", 600},
 				{0, "/10", 1500}, {25 * m, "/10", 0},
 			},
 		},
 		"another penalty": {
 			rratelimiter.PerHour(10), 45 * m,
 			[]step{
-				{0, "/10", 0}, {20 * m, "/1", 2700}, {42 * m, "/1", 180}, {3 * m, "/10", 0}, {0, "/1", 3600}, {44 * m, "/1", 960},
+				{0, "/10", 0}, {20 * m, "/1", 2700}, {42 * m, "/1", 180}, {3 * m, "/10", 0}, {0, "/1", 3600},
+				{44 * m, "/1", 960},
 			},
 		},
 	} {
@@ -366,7 +378,8 @@ func TestPenaltyFromTheDenyCache(t *testing.T) {
 func TestALimitWithAPenaltyCostsTwoCalls(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
-		h := patient(Per(r.Client, "login", rratelimiter.PerMinute(5), byAddr).Penalty(r.Client, time.Hour)).Middleware(ok)
+		h := patient(Per(r.Client, "login", rratelimiter.PerMinute(5), byAddr).Penalty(r.Client, time.Hour)).Middleware(
+			ok)
 		wantCodes(t, h, "192.0.2.1", "/", 200)
 		calls := r.Calls.Load()
 		if wantCodes(t, h, "192.0.2.1", "/", 200); r.Calls.Load()-calls != 2 {
@@ -392,7 +405,8 @@ func TestPenaltyInShadow(t *testing.T) {
 func TestNoPenaltyWhileTheProcessDecides(t *testing.T) {
 	s := limittest.New(t)
 	client := s.Client()
-	limit := Per(client, "a", rratelimiter.PerMinute(1), byAddr, rratelimiter.WithFallback(1)).Penalty(client, time.Hour)
+	limit := Per(client, "a", rratelimiter.PerMinute(1), byAddr, rratelimiter.WithFallback(1)).Penalty(client,
+		time.Hour)
 	h, health := patient(limit).Middleware(ok), client.RateLimiter("a").Health
 	s.Fail("LOADING Redis is loading the dataset in memory")
 	hasty := New(limit)
@@ -453,7 +467,8 @@ func TestPenaltyOfALimiterThatTakesNothingBack(t *testing.T) {
 func TestPenaltiesOfAlternatives(t *testing.T) {
 	client := limittest.New(t).Client()
 	limit := Per(client, "a", rratelimiter.PerHour(1), func(r *http.Request) string { return r.Header.Get("X-Key") }).
-		OrElse(Per(client, "b", rratelimiter.PerHour(1), func(*http.Request) string { return "k" })).Penalty(client, time.Hour)
+		OrElse(Per(client, "b", rratelimiter.PerHour(1), func(*http.Request) string { return "k" })).Penalty(client,
+		time.Hour)
 	h := patient(limit).Middleware(ok)
 	wantCodes(t, h, "192.0.2.1", "/", 200, 429)
 	keyed := func(r *http.Request) { r.Header.Set("X-Key", "k") }

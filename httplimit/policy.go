@@ -401,7 +401,8 @@ func (c Claim) stricter(other Claim) bool {
 	if !c.known() || !other.known() || other.refuses() {
 		return false
 	}
-	mine, its := float64(c.Rate.Permits)/float64(c.Rate.Interval), float64(other.Rate.Permits)/float64(other.Rate.Interval)
+	mine := float64(c.Rate.Permits) / float64(c.Rate.Interval)
+	its := float64(other.Rate.Permits) / float64(other.Rate.Interval)
 	return mine < its || mine == its && c.Rate.Permits < other.Rate.Permits
 }
 

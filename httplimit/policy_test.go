@@ -108,7 +108,8 @@ func TestRedisThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := limittest.NewRealTime(t)
 		guard := New(
-			Per(s.Client(), "1h", rratelimiter.PerHour(1), byAddr), Per(s.Client(), "1m", rratelimiter.PerMinute(1), byAddr),
+			Per(s.Client(), "1h", rratelimiter.PerHour(1), byAddr),
+			Per(s.Client(), "1m", rratelimiter.PerMinute(1), byAddr),
 		)
 		guard.Policy = &Policy{Logger: quiet, Failure: FailLocal, Bound: 10 * time.Second}
 		h := guard.Middleware(ok)
@@ -135,7 +136,8 @@ func TestErrorsOfTheConfigurationAreToldAndLoggedOnceAMinute(t *testing.T) {
 			OnError: func(_ context.Context, err error) { reported = append(reported, err) },
 		}
 		decide := func(err error) {
-			if d := p.Decide(t.Context(), Claim{Limiter: fixed{err: err}}); d.Outcome != FailedOpen || !errors.Is(d.Err, err) {
+			if d := p.Decide(t.Context(), Claim{Limiter: fixed{err: err}}); d.Outcome != FailedOpen ||
+				!errors.Is(d.Err, err) {
 				t.Fatalf("%v: %v", d.Outcome, d.Err)
 			}
 		}
@@ -378,7 +380,8 @@ func TestWaitInVainIsRefusedAtOnce(t *testing.T) {
 		minute, hour := Named(c, "1m", "", rratelimiter.PerMinute(1)), Named(c, "1h", "", rratelimiter.PerHour(2))
 		p.Decide(t.Context(), minute, hour)
 		for _, claims := range [][]Claim{{minute}, {minute, hour}} {
-			if d := p.Decide(t.Context(), claims...); d.Outcome != Denied || d.RetryAfter() != time.Minute || d.Took != 0 {
+			if d := p.Decide(t.Context(), claims...); d.Outcome != Denied || d.RetryAfter() != time.Minute ||
+				d.Took != 0 {
 				t.Errorf("%+v", d)
 			}
 		}
@@ -394,7 +397,9 @@ func TestClientThatIsGone(t *testing.T) {
 				limiters[0].Limiter = &counting{}
 			}
 			p := &Policy{
-				Failure: FailClosed, Wait: wait, OnError: func(_ context.Context, err error) { t.Errorf("an error: %v", err) },
+				Failure: FailClosed,
+				Wait:    wait,
+				OnError: func(_ context.Context, err error) { t.Errorf("an error: %v", err) },
 			}
 			guard := New(func(*http.Request) Claim { return limiters[0] })
 			guard.Policy = p
@@ -480,7 +485,12 @@ func TestObserverOfThePolicyIsToldEveryOutcome(t *testing.T) {
 		{&Policy{}, t.Context(), []Claim{broken("a")}, "failed open"},
 		{&Policy{Failure: FailClosed}, t.Context(), []Claim{broken("b")}, "failed closed"},
 		{&Policy{Failure: FailLocal}, t.Context(), []Claim{broken("c")}, "allowed locally, denied locally"},
-		{&Policy{Failure: FailLocal, Shadow: true}, t.Context(), []Claim{broken("d")}, "allowed locally, shadowed locally"},
+		{
+			&Policy{Failure: FailLocal, Shadow: true},
+			t.Context(),
+			[]Claim{broken("d")},
+			"allowed locally, shadowed locally",
+		},
 		{&Policy{}, gone, []Claim{{Limiter: hung{}}}, "gone"},
 		{&Policy{Bound: 10 * time.Second}, t.Context(),
 			[]Claim{Named(s.Client(rratelimiter.WithObserver(unused)), "1h", "", rate)}, "allowed"},

@@ -55,7 +55,8 @@ const (
 // steps are what servers do with a path: one of each step, in this order. A proxy and the server
 // behind it can share them.
 var steps = [][]func(string) string{
-	{same, strip}, {same, decode}, {same, strip}, {same, decodeDots, decodeKeepingSlashes}, {same, slashed}, {same, cut},
+	{same, strip}, {same, decode}, {same, strip}, {same, decodeDots, decodeKeepingSlashes}, {same, slashed},
+	{same, cut},
 	{resolve, resolveRFC}, {same, slashed}, {same, withoutHost},
 }
 
@@ -105,7 +106,8 @@ type reading struct {
 // and a final slash.
 func plain(u *url.URL) bool {
 	p := u.Path
-	return strings.HasPrefix(p, "/") && !strings.ContainsAny(p, `;\%?#`) && utf8.ValidString(p) && !strings.Contains(p, "//") &&
+	return strings.HasPrefix(p, "/") && !strings.ContainsAny(p, `;\%?#`) && utf8.ValidString(p) &&
+		!strings.Contains(p, "//") &&
 		(p == "/" || path.Clean(p) == strings.TrimSuffix(p, "/")) && (u.RawPath == "" || u.RawPath == p)
 }
 

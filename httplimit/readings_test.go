@@ -119,9 +119,16 @@ func TestNothingIsSkippedByAnUncleanPath(t *testing.T) {
 	mine := func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/static/") } // a rule of the program
 	for name, rule := range map[string]Rule{"Paths": Paths("/static/"), "own rule": mine} {
 		for path, want := range map[string]bool{
-			"/static/a.css": true, "/static/": true, "/static/a%20b.css": true, "/static/%C3%A9": true, "/static/a(1).css": true,
-			"/static/.a/..b":    true,
-			"/static/..;/login": false, "/static/..;x/login": false, "/static/%2e%2e/login": false, "/static/.%2e/login": false,
+			"/static/a.css":            true,
+			"/static/":                 true,
+			"/static/a%20b.css":        true,
+			"/static/%C3%A9":           true,
+			"/static/a(1).css":         true,
+			"/static/.a/..b":           true,
+			"/static/..;/login":        false,
+			"/static/..;x/login":       false,
+			"/static/%2e%2e/login":     false,
+			"/static/.%2e/login":       false,
 			"/static/%252e%252e/login": false, "/static/..%2flogin": false, "/static/..%5clogin": false,
 			`/static/..\login`:    false,
 			"/static/..%3b/login": false, "/static/../login": false, "/static/x/../../login": false,
@@ -138,7 +145,10 @@ func TestNothingIsSkippedByAnUncleanPath(t *testing.T) {
 		}
 	}
 	// The paths of these are below /static/ in all readings, but they are not clean.
-	for _, path := range []string{"/static/a;x", "/static/a%2eb", "/static/a%2fb", "/static/a%5cb", "/static/a%3bb", "/static//a", "/static/./a", "/static/%25", "/static/%ff", "/static/a%3fb", "/static/a%23b"} {
+	for _, path := range []string{
+		"/static/a;x", "/static/a%2eb", "/static/a%2fb", "/static/a%5cb", "/static/a%3bb", "/static//a", "/static/./a",
+		"/static/%25", "/static/%ff", "/static/a%3fb", "/static/a%23b",
+	} {
 		if keysOf(sent(t, path), Path, Paths("/static/")) == nil {
 			t.Errorf("%q is skipped", path)
 		}
@@ -177,7 +187,8 @@ func TestOwnLimitsSeeEachReading(t *testing.T) {
 	client := limittest.New(t).Client()
 	guard := New(func(r *http.Request) Claim {
 		return Claim{
-			Name: "l", Limiter: Named(client, strings.ReplaceAll(r.URL.Path, "/", "_"), "", rratelimiter.PerSecond(9)).Limiter,
+			Name:    "l",
+			Limiter: Named(client, strings.ReplaceAll(r.URL.Path, "/", "_"), "", rratelimiter.PerSecond(9)).Limiter,
 		}
 	})
 	guard.Policy = &Policy{Bound: time.Minute}
@@ -213,7 +224,8 @@ func TestStrictestRateOfTheReadingsCounts(t *testing.T) {
 			for _, path := range []string{"/admin;x", "//admin", "/a/b/..;/../admin", "/admin/."} {
 				limit := limit.Cost(func(r *http.Request) int64 { return int64(len(r.URL.Path)) })
 				claims := patient(limit).claims(nil, sent(t, path))
-				if len(claims) != 1 || claims[0].Rate.Permits != rates[0].Permits || claims[0].Permits != int64(len(path)) {
+				if len(claims) != 1 || claims[0].Rate.Permits != rates[0].Permits ||
+					claims[0].Permits != int64(len(path)) {
 					t.Errorf("%s, %s: %+v", name, path, claims)
 				}
 			}
@@ -278,7 +290,14 @@ func TestRequestsWithoutAPath(t *testing.T) {
 	if keys := keysOf(&http.Request{}, func(*http.Request) string { return "k" }); len(keys) != 1 {
 		t.Errorf("%q", keys)
 	}
-	for _, u := range []*url.URL{{}, {Path: "*"}, {Path: "a"}, {Path: "/%zz;"}, {Path: "/b", RawPath: "/%zz"}, {Path: "/b", RawPath: "/c"}} {
+	for _, u := range []*url.URL{
+		{},
+		{Path: "*"},
+		{Path: "a"},
+		{Path: "/%zz;"},
+		{Path: "/b", RawPath: "/%zz"},
+		{Path: "/b", RawPath: "/c"},
+	} {
 		if keys := keysOf(&http.Request{URL: u}, Path); len(keys) == 0 || !strings.HasPrefix(keys[0], "/") {
 			t.Errorf("%+v: %q", u, keys)
 		}
@@ -307,7 +326,9 @@ func BenchmarkReadings(b *testing.B) {
 // A normal form is its own only reading. So a limit that sees a reading counts by the key of that
 // reading.
 func FuzzReadings(f *testing.F) {
-	for _, path := range []string{"/a/..;/b", "/%252e%5c;/../x", "//a//../b/.", `/\..\%2f`, "/%;4/1", "/%%341", "/a;b%2fc/d", "/..", "*"} {
+	for _, path := range []string{
+		"/a/..;/b", "/%252e%5c;/../x", "//a//../b/.", `/\..\%2f`, "/%;4/1", "/%%341", "/a;b%2fc/d", "/..", "*",
+	} {
 		f.Add(path)
 	}
 	f.Fuzz(func(t *testing.T, path string) {

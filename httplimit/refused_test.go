@@ -28,7 +28,8 @@ func TestServerThatRefusesConnections(t *testing.T) {
 		claim := Claim{Name: "a", Limiter: client.RateLimiter("a", rratelimiter.WithRate(rratelimiter.PerSecond(10)))}
 		for i := range 50 {
 			d := p.Decide(t.Context(), claim)
-			if bound := 100 * time.Millisecond; d.Outcome != FailedOpen || i == 0 && d.Took != bound || i > 0 && d.Took != 0 {
+			if bound := 100 * time.Millisecond; d.Outcome != FailedOpen || i == 0 && d.Took != bound ||
+				i > 0 && d.Took != 0 {
 				t.Errorf("request %d: %v after %v", i, d.Outcome, d.Took)
 			}
 			time.Sleep(10 * time.Millisecond)

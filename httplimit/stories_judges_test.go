@@ -387,8 +387,10 @@ func (p *play) fields(e *event) {
 		}
 		rate, known := p.rateOf(a.Name), a.Name != "main" || !p.shared
 		want := map[string]string{paramQuota: fmt.Sprint(rate.Permits)}
-		if local := e.d.Outcome == AllowedLocally || e.d.Outcome == DeniedLocally; local || a.Name == "main" && p.shared {
-			want[paramQuota] = fmt.Sprint(a.Limit) // the share of this process, or 0 if the limiter did not tell its rate
+		if local := e.d.Outcome == AllowedLocally || e.d.Outcome == DeniedLocally; local ||
+			a.Name == "main" && p.shared {
+			// the share of this process, or 0 if the limiter did not tell its rate
+			want[paramQuota] = fmt.Sprint(a.Limit)
 		}
 		if known {
 			want[paramTime] = fmt.Sprint(int64(rate.Interval.Seconds()))
@@ -458,7 +460,8 @@ func (p *play) explain(e *event, a Answer) {
 		return
 	}
 	// Below, only a request that was refused at once, by one limit, and that nobody else overtakes.
-	if p.wait == 0 || p.settles() || later || p.shadow || p.limitShadow || len(e.d.Refused()) > 1 || e.decided > e.came {
+	if p.wait == 0 || p.settles() || later || p.shadow || p.limitShadow || len(e.d.Refused()) > 1 ||
+		e.decided > e.came {
 		return
 	}
 	// with a wait, it could have had them

@@ -179,8 +179,10 @@ func (s story) play(t *testing.T) (faults []string) {
 					e.d.Answers = slices.Clone(d.Answers)
 				})
 			},
-			OnDeny:  func(ctx context.Context, _ Decision) { p.note(ctx, func(e *event) { e.denied++ }) },
-			OnError: func(ctx context.Context, err error) { p.note(ctx, func(e *event) { e.errs = append(e.errs, err) }) },
+			OnDeny: func(ctx context.Context, _ Decision) { p.note(ctx, func(e *event) { e.denied++ }) },
+			OnError: func(ctx context.Context, err error) {
+				p.note(ctx, func(e *event) { e.errs = append(e.errs, err) })
+			},
 		}
 		if s.observer {
 			guard.Policy.Observer = reporter{p}

@@ -184,7 +184,8 @@ func drawStory(t *rapid.T) story {
 
 // TestStories judges random stories.
 func TestStories(t *testing.T) {
-	tries := 1 // a story that fails is played again, to make it shorter: requests at the same time have no certain order
+	// a story that fails is played again, to make it shorter: requests at the same time have no certain order
+	tries := 1
 	rapid.Check(t, func(rt *rapid.T) {
 		s := drawStory(rt)
 		for range tries {

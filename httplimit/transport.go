@@ -19,8 +19,9 @@ import (
 // Transport for each service or other destination that has a limit. The fields of a Transport must
 // not change after its first use. A Transport is safe for concurrent use and must not be copied.
 //
+//	limiter := client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 //	api := &http.Client{
-//		Transport: &httplimit.Transport{Limiter: client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(10)))},
+//		Transport: &httplimit.Transport{Limiter: limiter},
 //		Timeout:   30 * time.Second, // waiting for the permit included
 //	}
 //

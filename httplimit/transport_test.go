@@ -73,7 +73,10 @@ func fetch(t *testing.T, transport *Transport) *http.Response {
 func TestRequestsArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, s := limittest.NewRealTime(t).Client(), newRemote()
-		transport := &Transport{Limiter: client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(2))), Base: s}
+		transport := &Transport{
+			Limiter: client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(2))),
+			Base:    s,
+		}
 		for range 6 {
 			fetch(t, transport)
 		}
@@ -209,7 +212,8 @@ func TestPauseOfADateThatIsNear(t *testing.T) {
 	for _, ahead := range []time.Duration{-time.Hour, 0, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newRemote()
-			limiter := limittest.NewRealTime(t).Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerHour(10)))
+			limiter := limittest.NewRealTime(t).Client().RateLimiter("api",
+				rratelimiter.WithRate(rratelimiter.PerHour(10)))
 			transport := &Transport{Limiter: limiter, Base: s}
 			// the bubble begins with a whole second
 			date := time.Now().Add(ahead).UTC().Format(http.TimeFormat)
@@ -255,7 +259,8 @@ func TestPermitsThatReturnTogetherAreTakenTogether(t *testing.T) {
 func TestWaitingRequestsStayBehindAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newRemote()
-		limiter := limittest.NewRealTime(t).Client().RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerSecond(2)))
+		limiter := limittest.NewRealTime(t).Client().RateLimiter("api",
+			rratelimiter.WithRate(rratelimiter.PerSecond(2)))
 		transport := &Transport{Limiter: limiter, Base: s}
 		fetch(t, transport)
 		fetch(t, transport)
@@ -265,7 +270,10 @@ func TestWaitingRequestsStayBehindAPause(t *testing.T) {
 		}
 		synctest.Wait()
 		for _, seconds := range []string{"20", "10"} {
-			transport.pacer.Pause(pauseOf(&http.Response{StatusCode: 429, Header: http.Header{"Retry-After": {seconds}}}))
+			transport.pacer.Pause(pauseOf(&http.Response{
+				StatusCode: 429,
+				Header:     http.Header{"Retry-After": {seconds}},
+			}))
 		}
 		all.Wait()
 		times := s.sent()

@@ -25,7 +25,9 @@ func TestRateOfZeroRefusesEveryRequest(t *testing.T) {
 	zero := Per(client, "zero", rratelimiter.PerSecond(0), byAddr)
 	hour := Per(client, "1h", rratelimiter.PerHour(10), byAddr)
 	for name, limits := range map[string][]Limit{
-		"by the request":           {PerFunc(client, "func", func(*http.Request) rratelimiter.Rate { return rratelimiter.PerMinute(0) }, nil)},
+		"by the request": {
+			PerFunc(client, "func", func(*http.Request) rratelimiter.Rate { return rratelimiter.PerMinute(0) }, nil),
+		},
 		"for each key":             {zero},
 		"stored":                   {Shared("stored", stored)},
 		"larger cost":              {zero.Cost(three)},
@@ -35,7 +37,8 @@ func TestRateOfZeroRefusesEveryRequest(t *testing.T) {
 		"with others, larger cost": {hour, zero.Cost(three), Shared("stored", stored).Cost(one)},
 		"twice":                    {zero, zero},
 		"with another rate": {
-			Per(client, "zero", rratelimiter.PerSecond(5), byAddr), Per(client, "zero", rratelimiter.PerSecond(5), byAddr), zero,
+			Per(client, "zero", rratelimiter.PerSecond(5), byAddr),
+			Per(client, "zero", rratelimiter.PerSecond(5), byAddr), zero,
 		},
 		"with another rate, last": {zero, Per(client, "zero", rratelimiter.PerSecond(5), byAddr)},
 	} {
@@ -76,7 +79,8 @@ func TestRateOfZeroRefusesWithoutRedis(t *testing.T) {
 			t.Errorf("failure mode %v: %d, not %d", test.policy.Failure, w.Code, test.code)
 		}
 		guard.SetLimits(hour)
-		if w := get(guard.Middleware(ok), "192.0.2.1", "/"); test.policy.Failure != FailClosed && w.Code != http.StatusOK {
+		if w := get(guard.Middleware(ok), "192.0.2.1", "/"); test.policy.Failure != FailClosed &&
+			w.Code != http.StatusOK {
 			t.Errorf("failure mode %v: %d without the limit of 0", test.policy.Failure, w.Code)
 		}
 	}

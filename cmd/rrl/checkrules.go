@@ -25,9 +25,10 @@ func newCheckRules() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check-rules FILE | FOLDER | --schema",
 		Short: "Check a file of limits for HTTP requests or for Envoy, and print how it is understood",
-		Long: `check-rules reads a file of limits for HTTP requests, as services that use the package httplimit/rules do, or for Envoy, as
-rrl rls does, and prints its limits. It needs no Redis. If the file has faults it prints each of them as FILE:LINE: fault,
-and the exit code is 1. FILE is - for the standard input. Of a FOLDER it reads all files that end with .yaml or .yml.
+		Long: `check-rules reads a file of limits for HTTP requests, as services that use the package httplimit/rules
+do, or for Envoy, as rrl rls does, and prints its limits. It needs no Redis. If the file has faults it prints each of
+them as FILE:LINE: fault, and the exit code is 1. FILE is - for the standard input. Of a FOLDER it reads all files that
+end with .yaml or .yml.
 
 The file is YAML:
 
@@ -59,8 +60,8 @@ The file is YAML:
       from: 15                # the billing date
       time-zone: Europe/Berlin
 
-A file that begins with "domain:" has the format of envoyproxy/ratelimit. For such files a second table tells what becomes of
-each field. --convert prints the domains in the format above instead.
+A file that begins with "domain:" has the format of envoyproxy/ratelimit. For such files a second table tells what
+becomes of each field. --convert prints the domains in the format above instead.
 
 A service may have keys of its own, such as the tenant; --own-key names them. rrl rls --help has an example for Envoy.
 

@@ -55,7 +55,8 @@ limits:
 		"skip=/healthz,/static/",
 	}
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
-	if code != 0 || errs != "" || len(lines) != 4 || !strings.HasSuffix(lines[1], want[0]) || !strings.HasSuffix(lines[2], want[1]) ||
+	if code != 0 || errs != "" || len(lines) != 4 || !strings.HasSuffix(lines[1], want[0]) ||
+		!strings.HasSuffix(lines[2], want[1]) ||
 		!strings.Contains(lines[3], " 9007199254740991/month ") ||
 		!strings.HasSuffix(lines[3], "from=15 time-zone=Europe/Berlin skip=/healthz,/static/") {
 		t.Errorf("%d, %s\n%s", code, errs, out)
@@ -87,7 +88,10 @@ func TestCheckRulesPrintsTheDomains(t *testing.T) {
   shop:
     - {key: address, rate: 10/s, shadow: true, lease: 100ms}
     - {key: path, value: /a/*, rate: 1/m, shared: true, name: one, replaces: [two]}
-    - {key: user, descriptors: [{key: method, rate: 5/s, name: two, postpaid: true}, {key: method, value: "GET\e", rate: unlimited}]}
+    - key: user
+      descriptors:
+        - {key: method, rate: 5/s, name: two, postpaid: true}
+        - {key: method, value: "GET\e", rate: unlimited}
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -135,7 +139,11 @@ func TestCheckRulesReadsFilesOfEnvoyproxy(t *testing.T) {
 	if code, after, errs := rrl(t.Context(), "check-rules", file); code != 0 || errs != "" || after != before+"\n" {
 		t.Errorf("%d, %s, the converted file has\n%s, not\n%s", code, errs, after, before)
 	}
-	for _, args := range [][]string{{"--convert", file}, {"--convert", rulesFile, "--own-key=tenant"}, {"--convert", "--schema"}} {
+	for _, args := range [][]string{
+		{"--convert", file},
+		{"--convert", rulesFile, "--own-key=tenant"},
+		{"--convert", "--schema"},
+	} {
 		if code, out, errs := rrl(t.Context(), append([]string{"check-rules"}, args...)...); code != 1 || out != "" ||
 			!strings.HasPrefix(errs, "rrl: ") {
 			t.Errorf("%v: %d, %s%s", args, code, out, errs)
@@ -176,7 +184,8 @@ func TestCheckRulesAcceptsWhatIsServed(t *testing.T) {
 }
 
 func TestCheckRulesPrintsTheSchema(t *testing.T) {
-	if code, out, errs := rrl(t.Context(), "check-rules", "--schema"); code != 0 || errs != "" || out != rules.Schema() ||
+	if code, out, errs := rrl(t.Context(), "check-rules", "--schema"); code != 0 || errs != "" ||
+		out != rules.Schema() ||
 		!json.Valid([]byte(out)) {
 		t.Errorf("%d, %s%s", code, out, errs)
 	}
@@ -207,7 +216,8 @@ func TestCheckRulesPrintsFaultsByLine(t *testing.T) {
 			t.Errorf("%s, want %s", lines[i], at)
 		}
 	}
-	if err := os.WriteFile(file, []byte("limits:\n  a:\n    key: all\n    rate: 5/s\n    paths: [\"/a\\e[2J\\nb\"]\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("limits:\n  a:\n    key: all\n    rate: 5/s\n    paths: [\"/a\\e[2J\\nb\"]\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	if code, out, errs := rrl(t.Context(), "check-rules", file); code != 0 || strings.Count(out, "\n") != 2 ||

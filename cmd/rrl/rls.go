@@ -28,7 +28,8 @@ func newRls() *cobra.Command {
 	cmd := c.serving(&cobra.Command{
 		Use:   "rls --rules FILE",
 		Short: "Serve Envoy's rate limit service, with limits that Java can share",
-		Long: `rls serves Envoy's rate limit service (gRPC, envoy.service.ratelimit.v3.RateLimitService) by a file of rules:
+		Long: `rls serves Envoy's rate limit service (gRPC, envoy.service.ratelimit.v3.RateLimitService) by a file of
+rules:
 
   domains:
     shop:                        # the domain of Envoy's rate limit filter
@@ -48,23 +49,23 @@ func newRls() *cobra.Command {
             rate: 6000/m
             lease: 1s            # decided from memory: see WithLease
 
---rules can be a folder: rls reads its files that end with .yaml or .yml. A file that begins with "domain:" has the format of
-envoyproxy/ratelimit; rrl check-rules says what of it works.
+--rules can be a folder: rls reads its files that end with .yaml or .yml. A file that begins with "domain:" has the
+format of envoyproxy/ratelimit; rrl check-rules says what of it works.
 
-The limiter of (remote_address, 192.0.2.1) is ratelimit:remote_address=192.0.2.1:shop. rrl check-rules checks a file. rls
-reads it every 2 s: new rules are in force without a restart. If they have faults the old ones stay in force, and each
-fault is printed with its line.
+The limiter of (remote_address, 192.0.2.1) is ratelimit:remote_address=192.0.2.1:shop. rrl check-rules checks a file.
+rls reads it every 2 s: new rules are in force without a restart. If they have faults the old ones stay in force, and
+each fault is printed with its line.
 
-If Redis does not answer within 100 ms the reply is the error UNAVAILABLE: Envoy lets the request pass, unless its filter
-has failure_mode_deny. So it is while Redis is away at the start. grpc.health.v1 reports SERVING once Redis has answered,
-until a signal comes. Then rls takes no more requests, and ends when those in flight are answered, after 10 s at the
-latest. Without --tls-cert the connection is not encrypted: then listen on this host only, or in a network that you trust.
-The files of certificates are read again each minute.
+If Redis does not answer within 100 ms the reply is the error UNAVAILABLE: Envoy lets the request pass, unless its
+filter has failure_mode_deny. So it is while Redis is away at the start. grpc.health.v1 reports SERVING once Redis has
+answered, until a signal comes. Then rls takes no more requests, and ends when those in flight are answered, after
+10 s at the latest. Without --tls-cert the connection is not encrypted: then listen on this host only, or in a
+network that you trust. The files of certificates are read again each minute.
 
-Beside the metrics (--metrics), /healthz answers 200 while rls runs. /readyz answers 200 while Redis takes writes, as a
-replica does not, and else, or after the signal, 503 with the reason. With --json-endpoint, POST /json takes a request as
-JSON, such as {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}. The answer has the status
-200 or, over the limit, 429.`,
+Beside the metrics (--metrics), /healthz answers 200 while rls runs. /readyz answers 200 while Redis takes writes, as
+a replica does not, and else, or after the signal, 503 with the reason. With --json-endpoint, POST /json takes a
+request as JSON, such as {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}. The
+answer has the status 200 or, over the limit, 429.`,
 		Example: `  rrl rls --rules envoy.yaml
   rrl rls --rules envoy.yaml --listen :8081 --metrics :9581 --deny-cache 10000
   rrl rls --rules /etc/ratelimit/config --listen :8081 --tls-cert tls.crt --tls-key tls.key --tls-client-ca ca.crt`,
@@ -148,10 +149,12 @@ JSON, such as {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "v
 		"`address` of metrics for Prometheus, at /metrics, and of /healthz and /readyz: host:port; without it none are served",
 	)
 	f.BoolVar(&o.JSON, "json-endpoint", false, "answer POST /json beside the metrics: who reaches it takes permits")
-	f.StringVar(&o.TLS.Cert, "tls-cert", "", "`file` with the certificate of the service (PEM); without it there is no TLS")
+	f.StringVar(&o.TLS.Cert, "tls-cert", "",
+		"`file` with the certificate of the service (PEM); without it there is no TLS")
 	f.StringVar(&o.TLS.Key, "tls-key", "", "`file` with the key of --tls-cert (PEM)")
 	f.StringVar(
-		&o.TLS.ClientCA, "tls-client-ca", "", "`file` with the CA certificates for those that clients must have then (PEM)",
+		&o.TLS.ClientCA, "tls-client-ca", "",
+		"`file` with the CA certificates for those that clients must have then (PEM)",
 	)
 	f.StringVar(&o.TLS.Client, "tls-client-name", "", "DNS `name` that the certificate of a client must have")
 	f.DurationVar(&o.MaxAge, "max-connection-age", 0, "`time` after which a client must connect again; 0: none")

@@ -20,7 +20,8 @@ func TestRlsPrintsWhereItListens(t *testing.T) {
 	s := shop{t: t, s: redistest.Embedded(t)}
 	code, out, errs := rrlBeside(t.Context(), func(ctx context.Context, out *tape) {
 		out.await(ctx, "grpc://127.0.0.1:")
-	}, "rls", "--redis", s.s.URL(), "--rules", "../../httplimit/rules/testdata/envoy.yaml", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
+	}, "rls", "--redis", s.s.URL(), "--rules", "../../httplimit/rules/testdata/envoy.yaml", "--listen", "127.0.0.1:0",
+		"--metrics", "127.0.0.1:0")
 	if code != 0 || errs != "" || !strings.HasPrefix(out, "http://127.0.0.1:") ||
 		!strings.Contains(out, "/metrics\ngrpc://127.0.0.1:") {
 		t.Errorf("%d, %s, %s", code, out, errs)
@@ -43,7 +44,8 @@ func TestRlsRefusesWhatItCannotDo(t *testing.T) {
 	s.fails(1, "--listen: ", "rls", "--rules", good, "--listen", "nowhere:no")
 	s.fails(1, "--metrics: ", "rls", "--rules", good, "--listen", "127.0.0.1:0", "--metrics", "nowhere:no")
 	s.fails(1, "no such file", "rls", "--rules", file)
-	if err := os.WriteFile(file, []byte("domains:\n  shop:\n    - {key: user, rate: 1}\n    - {value: x, rate: 1/s}\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("domains:\n  shop:\n    - {key: user, rate: 1}\n    - {value: x, rate: 1/s}\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	code, out, errs := s.run("rls", "--rules", file)
@@ -67,8 +69,13 @@ func TestRlsIsSetByVariables(t *testing.T) {
 	defer collector.Close()
 	certificate := redistest.NewTLS(t)
 	for name, value := range map[string]string{
-		"RRL_RULES": "../../httplimit/rules/testdata/envoyproxy", "RRL_REDIS": redistest.Embedded(t).URL(), "RRL_LISTEN": "127.0.0.1:0",
-		"RRL_TLS_CERT": certificate.CertFile, "RRL_TLS_KEY": certificate.KeyFile, "RRL_TRACES": collector.URL, "RRL_SHADOW": "true",
+		"RRL_RULES":              "../../httplimit/rules/testdata/envoyproxy",
+		"RRL_REDIS":              redistest.Embedded(t).URL(),
+		"RRL_LISTEN":             "127.0.0.1:0",
+		"RRL_TLS_CERT":           certificate.CertFile,
+		"RRL_TLS_KEY":            certificate.KeyFile,
+		"RRL_TRACES":             collector.URL,
+		"RRL_SHADOW":             "true",
 		"RRL_MAX_CONNECTION_AGE": "1h", "RRL_PREFIX": "edge:", "RRL_HEADER_NAMES": "A,B,C", "RRL_NEAR_LIMIT": "0.5",
 	} {
 		t.Setenv(name, value)

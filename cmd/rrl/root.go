@@ -70,8 +70,8 @@ RRL_REDIS for --redis, RRL_DENY_CACHE for --deny-cache, and RRL_JSON=true for --
 
 Commands on a live Redis use the server of --redis, or else localhost:6379. Passwords come from the address, or else
 from the environment (RRL_PASSWORD or REDISCLI_AUTH; not for demo and simulate). Times are those of Redis's clock, not
-this host's (except restore --now). Commands on a live Redis take the flags below, before or after the command. If a reply of
-Redis takes longer than a second, a line says so; after --timeout the command fails.
+this host's (except restore --now). Commands on a live Redis take the flags below, before or after the command. If a
+reply of Redis takes longer than a second, a line says so; after --timeout the command fails.
 
 Exit codes: 0 done; 1 an error, or doctor found an error or a warning, or show or check-rules found an error; 2 apply
 --diff found differences. acquire has 124 and more: see rrl acquire --help.`,

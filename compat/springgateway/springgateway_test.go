@@ -177,7 +177,8 @@ func (c *course) request() int64 {
 func (c *course) ask(id string, byGateway bool, n int64) (answer string) {
 	c.Helper()
 	if byGateway {
-		reply, err := c.script.Run(c.Context(), c.rdb, keys(id), c.p.ReplenishRate, c.p.BurstCapacity, "", n).Int64Slice()
+		reply, err := c.script.Run(c.Context(), c.rdb, keys(id), c.p.ReplenishRate, c.p.BurstCapacity, "",
+			n).Int64Slice()
 		if err != nil {
 			c.Fatal(err)
 		}
@@ -304,8 +305,15 @@ func TestSpringBucketIsTheGateways(t *testing.T) {
 		rdb, decisions, debts := redistest.Real(t).Client(), map[bool]int{}, 0
 		for jar, script := range scripts {
 			for seed := range int64(courses) {
-				c := &course{T: t, rdb: rdb, script: script, random: rand.New(rand.NewSource(seed)), decisions: decisions,
-					p: classic.Spring{ReplenishRate: float64(1 + seed), BurstCapacity: 1 + 3*seed}, state: []any{nil, nil}}
+				c := &course{
+					T:         t,
+					rdb:       rdb,
+					script:    script,
+					random:    rand.New(rand.NewSource(seed)),
+					decisions: decisions,
+					p:         classic.Spring{ReplenishRate: float64(1 + seed), BurstCapacity: 1 + 3*seed},
+					state:     []any{nil, nil},
+				}
 				for range steps {
 					c.step()
 				}

@@ -89,7 +89,8 @@ func start(t *testing.T, program string, patient bool) *world {
 		w.envoy = redistest.Nowhere(t)
 		var output bytes.Buffer
 		cmd := exec.CommandContext(
-			t.Context(), binary, "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning", "--config-yaml",
+			t.Context(), binary, "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning",
+			"--config-yaml",
 			w.config(service.Listener.Addr().String(), patient),
 		)
 		cmd.Stdout, cmd.Stderr = &output, &output
@@ -155,7 +156,8 @@ func (w *world) config(service string, patient bool) string {
 		return "port_value: " + port + "}"
 	}
 	config := w.replaced(string(text),
-		"port_value: 10000}", port(w.envoy), "port_value: 8080}", port(service), "port_value: 8081}", port(w.rlsAddress))
+		"port_value: 10000}", port(w.envoy), "port_value: 8080}", port(service), "port_value: 8081}",
+		port(w.rlsAddress))
 	if patient {
 		config = w.replaced(config, "timeout: 0.1s", "timeout: 60s")
 	}
@@ -405,7 +407,8 @@ func (w *world) theServiceHangsAndIsKilled() {
 	passes := func() {
 		w.Helper()
 		before := w.served.Load()
-		if r := w.ask("POST", "/", "x-user", "bob"); r.status != http.StatusOK || r.decided() || w.served.Load() != before+1 {
+		if r := w.ask("POST", "/", "x-user", "bob"); r.status != http.StatusOK || r.decided() ||
+			w.served.Load() != before+1 {
 			w.Errorf("without the service: %+v", r)
 		}
 	}

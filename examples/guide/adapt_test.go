@@ -33,7 +33,9 @@ func TestLimiterInOtherLibraries(t *testing.T) {
 	var kubernetes flowcontrol.RateLimiter = adapt.New(limiter) // of a rest.Config
 
 	call := func() error {
-		_, err := unary(t.Context(), nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, nil })
+		_, err := unary(t.Context(), nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) {
+			return nil, nil
+		})
 		return err
 	}
 	if err := call(); err != nil {

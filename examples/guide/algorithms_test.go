@@ -24,7 +24,8 @@ func exact(client *rratelimiter.Client) asker {
 }
 
 func forManyKeys(rdb *redis.Client, key string, rate rratelimiter.Rate) []asker {
-	gcra := classic.NewGCRA(rdb, key, rate, 20)        // 20 at once, then the rate; stored as rate:KEY, as by redis_rate
+	// 20 at once, then the rate; stored as rate:KEY, as by redis_rate
+	gcra := classic.NewGCRA(rdb, key, rate, 20)
 	counters := classic.NewTwoCounters(rdb, key, rate) // a sliding window, estimated
 	bucket := classic.NewTokenBucket(rdb, key+":b", classic.Tokens{Capacity: 20, PerStep: 10, Step: time.Second})
 	gateway := classic.NewGatewayBucket(rdb, key+"/api", classic.Gateway{
@@ -46,15 +47,17 @@ func windows(rdb *redis.Client, name string, rate rratelimiter.Rate) []asker {
 
 func evenly(rdb *redis.Client, rate rratelimiter.Rate) []asker {
 	bucket := classic.NewLeakyBucket(rdb, "crm", rate, 20) // up to 20 at once
-	queue := classic.NewLeakyQueue(rdb, "bank", rate, 20)  // Acquire: one after the other, over all processes; 20 may wait
-	bursty := classic.NewSmoothBursty(10)                  // this process alone: 10 a second
+	// Acquire: one after the other, over all processes; 20 may wait
+	queue := classic.NewLeakyQueue(rdb, "bank", rate, 20)
+	bursty := classic.NewSmoothBursty(10) // this process alone: 10 a second
 	warming := classic.NewSmoothWarmingUp(10, 3*time.Second)
 	return []asker{bucket, queue, bursty, warming}
 }
 
 func quotas(rdb *redis.Client, user string) []asker {
 	daily := classic.NewQuota(rdb, user, 1000, classic.Days{Location: time.UTC})
-	monthly := classic.NewQuota(rdb, user, 20_000, classic.Days{Period: classic.Monthly(15)}) // from each 15th; Weekly(time.Monday): weeks
+	// from each 15th; Weekly(time.Monday): weeks
+	monthly := classic.NewQuota(rdb, user, 20_000, classic.Days{Period: classic.Monthly(15)})
 	return []asker{daily, monthly}
 }
 

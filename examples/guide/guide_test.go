@@ -1,6 +1,6 @@
-// Package guide contains the code of the pages in docs, and runs that of the README. Each block of Go on those pages occurs line
-// by line in one of these tests, so that it compiles and does what its page says. The blocks of Java occur in
-// compat/java in the same way, and run in the tests of compat.
+// Package guide contains the code of the pages in docs, and runs that of the README. Each block of
+// Go on those pages occurs line by line in one of these tests, so that it compiles and does what its
+// page says. The blocks of Java occur in compat/java in the same way, and run in the tests of compat.
 package guide
 
 import (
@@ -81,7 +81,11 @@ func TestCodeOnThePagesIsTested(t *testing.T) {
 	if err != nil || len(others) == 0 {
 		t.Fatal(others, err)
 	}
-	withoutCode := []string{pages + "/README.md", pages + "/run-in-containers.md", pages + "/from-envoyproxy-ratelimit.md"}
+	withoutCode := []string{
+		pages + "/README.md",
+		pages + "/run-in-containers.md",
+		pages + "/from-envoyproxy-ratelimit.md",
+	}
 	withCode := slices.Concat(guides, []string{pages + "/../algorithms.md", pages + "/../observability.md"})
 	for _, guide := range slices.Concat(withCode, others) {
 		blocks := blocksOf(t, guide, "go")

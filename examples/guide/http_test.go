@@ -133,7 +133,9 @@ func byHand(guard *httplimit.Guard) http.HandlerFunc {
 }
 
 func TestPlansHaveTheirRates(t *testing.T) {
-	guard := byPlan(limittest.New(t).Client(), func(user string) string { return map[string]string{"ann": "free", "bob": "paid"}[user] })
+	guard := byPlan(limittest.New(t).Client(), func(user string) string {
+		return map[string]string{"ann": "free", "bob": "paid"}[user]
+	})
 	guard.Policy = &httplimit.Policy{Bound: patience}
 	for i, c := range []struct {
 		user string
@@ -197,7 +199,8 @@ func TestGuardsOfThePage(t *testing.T) {
 	if n := trial.Policy.Count(httplimit.Shadowed); n != 100 {
 		t.Errorf("%d requests would have been refused", n)
 	}
-	if after, err := strconv.Atoi(ask(trial, 1, http.StatusTooManyRequests).Get("Retry-After")); err != nil || after < 60 || after > 65 {
+	if after, err := strconv.Atoi(ask(trial, 1, http.StatusTooManyRequests).Get("Retry-After")); err != nil ||
+		after < 60 || after > 65 {
 		t.Errorf("come back after %d, %v", after, err)
 	}
 
@@ -209,7 +212,8 @@ func TestGuardsOfThePage(t *testing.T) {
 	}
 
 	tokens := byTokens(server.Client(), func(*http.Request) string { return "k" })
-	tokens.Policy = &httplimit.Policy{Bound: patience, Logger: slog.New(slog.DiscardHandler)} // the test may end before the correction
+	// the test may end before the correction
+	tokens.Policy = &httplimit.Policy{Bound: patience, Logger: slog.New(slog.DiscardHandler)}
 	policy := ask(tokens, 1, http.StatusNoContent).Get("RateLimit-Policy")
 	if policy != `"tokens";q=100000;qu="tokens";w=60` {
 		t.Errorf("the policy is %s", policy)
@@ -298,13 +302,15 @@ func TestRequestsCountByTheirResponses(t *testing.T) {
 			return n
 		}
 		logins := failedLogins(client, httplimit.ClientAddr{})
-		if right, wrong := served(logins, "/login/", 200, ""), served(logins, "/login;x", 401, ""); right != 100 || wrong != 5 {
+		if right, wrong := served(logins, "/login/", 200, ""), served(logins, "/login;x", 401, ""); right != 100 ||
+			wrong != 5 {
 			t.Errorf("%d right logins were served, %d wrong ones", right, wrong)
 		}
 		if n := served(logins, "/other", 401, ""); n != 100 {
 			t.Errorf("%d requests of another path were served", n)
 		}
-		if n := served(byTokens(client, httplimit.Header("X-API-Key")), "/", 200, "2000"); n != 49 { // the 50th could need 4000
+		// the 50th could need 4000
+		if n := served(byTokens(client, httplimit.Header("X-API-Key")), "/", 200, "2000"); n != 49 {
 			t.Errorf("%d calls of 2000 tokens were served", n)
 		}
 	})
@@ -327,7 +333,8 @@ const rulesFolder = "../../httplimit/rules/testdata"
 
 func TestTheRulesOnThePageAreKept(t *testing.T) {
 	blocks := blocksOf(t, pages+"/guard-an-http-api.md", "yaml")
-	if file := linesOf(t, rulesFolder+"/limits.yaml"); len(blocks) == 0 || !slices.Equal(blocks[0], file[:len(file)-1]) {
+	if file := linesOf(t, rulesFolder+"/limits.yaml"); len(blocks) == 0 ||
+		!slices.Equal(blocks[0], file[:len(file)-1]) {
 		t.Error("the page has other rules than " + rulesFolder + "/limits.yaml")
 	}
 	t.Chdir(rulesFolder)

@@ -38,7 +38,9 @@ import (
 var routers = map[string]func(guard *httplimit.Guard) http.Handler{
 	"net/http": func(guard *httplimit.Guard) http.Handler {
 		mux := http.NewServeMux()
-		mux.HandleFunc("/login", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+		mux.HandleFunc("/login", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusUnauthorized)
+		})
 		handler := guard.Middleware(mux)
 		return handler
 	},
@@ -106,7 +108,8 @@ func TestGRPCInBothDirections(t *testing.T) {
 	client := limittest.New(t).Client()
 	guard := httplimit.New(httplimit.Per(client, "1h", rratelimiter.PerHour(1), nil))
 	guard.Policy = &httplimit.Policy{Bound: patience}
-	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.Unary(guard)), grpc.StreamInterceptor(grpclimit.Stream(guard)))
+	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.Unary(guard)),
+		grpc.StreamInterceptor(grpclimit.Stream(guard)))
 	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -117,12 +120,14 @@ func TestGRPCInBothDirections(t *testing.T) {
 	target, plain := listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials())
 	limiter := client.RateLimiter("api", rratelimiter.WithRate(rratelimiter.PerHour(10)))
 	pacer := &grpclimit.Pacer{Limiter: limiter}
-	conn, err := grpc.NewClient(target, plain, grpc.WithUnaryInterceptor(pacer.Unary), grpc.WithStreamInterceptor(pacer.Stream))
+	conn, err := grpc.NewClient(target, plain, grpc.WithUnaryInterceptor(pacer.Unary),
+		grpc.WithStreamInterceptor(pacer.Stream))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	for i, want := range []codes.Code{codes.OK, codes.ResourceExhausted, codes.DeadlineExceeded} { // the third waits for the hour to pass
+	// the third waits for the hour to pass
+	for i, want := range []codes.Code{codes.OK, codes.ResourceExhausted, codes.DeadlineExceeded} {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		if want == codes.DeadlineExceeded {
 			ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond)

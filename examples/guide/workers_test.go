@@ -95,7 +95,8 @@ func TestWorkersOutliveALostRate(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		if err := permit(ctx, owned); err != nil || time.Since(began) < 5*time.Second || time.Since(began) > 20*time.Second {
+		if err := permit(ctx, owned); err != nil || time.Since(began) < 5*time.Second ||
+			time.Since(began) > 20*time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		if _, err := owned.Delete(ctx); err != nil {
@@ -122,7 +123,8 @@ func sendInTime(ctx context.Context, mails *rratelimiter.Limiter, retryAt func(t
 
 func TestAJobThatCannotBeSentInTime(t *testing.T) {
 	server := limittest.New(t)
-	mails := server.Client().RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerMinute(1)), rratelimiter.WithFailFast())
+	mails := server.Client().RateLimiter("mails",
+		rratelimiter.WithRate(rratelimiter.PerMinute(1)), rratelimiter.WithFailFast())
 	var at time.Time
 	for range 2 {
 		if err := sendInTime(t.Context(), mails, func(free time.Time) error { at = free; return nil }); err != nil {
@@ -135,8 +137,10 @@ func TestAJobThatCannotBeSentInTime(t *testing.T) {
 }
 
 // sendBatch sends a batch of mails, or as many of them as it gets permits for, and keeps the others.
-func sendBatch(ctx context.Context, client *rratelimiter.Client, batch []string, send func([]string), keep func([]string) error) error {
-	mails := client.RateLimiter("mails", rratelimiter.WithRate(rratelimiter.PerSecond(20)), rratelimiter.WithInstalments())
+func sendBatch(ctx context.Context, client *rratelimiter.Client, batch []string, send func([]string),
+	keep func([]string) error) error {
+	mails := client.RateLimiter("mails",
+		rratelimiter.WithRate(rratelimiter.PerSecond(20)), rratelimiter.WithInstalments())
 	err := mails.Acquire(ctx, int64(len(batch)))
 	var partly *rratelimiter.PartlyTakenError
 	if errors.As(err, &partly) {
@@ -156,8 +160,10 @@ func TestABatchOfMoreMailsThanTheRate(t *testing.T) {
 			defer cancel()
 			began, sent, kept := time.Now(), 0, 0
 			err := sendBatch(ctx, limittest.NewRealTime(t).Client(), make([]string, 200),
-				func(mails []string) { sent += len(mails) }, func(mails []string) error { kept += len(mails); return nil })
-			if took := time.Since(began); err != nil || sent != want || kept != 200-want || took != min(patience, 9*time.Second) {
+				func(mails []string) { sent += len(mails) },
+				func(mails []string) error { kept += len(mails); return nil })
+			if took := time.Since(began); err != nil || sent != want || kept != 200-want ||
+				took != min(patience, 9*time.Second) {
 				t.Errorf("%d mails are sent and %d kept after %v, %v", sent, kept, took, err)
 			}
 		})

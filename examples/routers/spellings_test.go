@@ -68,7 +68,9 @@ func ginRouter(options ...func(*gin.Engine)) server {
 	}
 	for pattern, route := range map[string]string{login: login, "/orders/:id": order, "/static/*rest": static} {
 		router.GET(
-			pattern, func(c *gin.Context) { c.String(http.StatusOK, "%s", found(route, c.Param("id")+c.Param("rest"))) },
+			pattern, func(c *gin.Context) {
+				c.String(http.StatusOK, "%s", found(route, c.Param("id")+c.Param("rest")))
+			},
 		)
 	}
 	return answered(router)
@@ -76,9 +78,16 @@ func ginRouter(options ...func(*gin.Engine)) server {
 
 func echoRouter() server {
 	router := echo.New()
-	for pattern, route := range map[string]string{login: login, "/orders/:id": order, "/static/*": static, "/*": other} {
+	for pattern, route := range map[string]string{
+		login:         login,
+		"/orders/:id": order,
+		"/static/*":   static,
+		"/*":          other,
+	} {
 		router.GET(
-			pattern, func(c *echo.Context) error { return c.String(http.StatusOK, found(route, c.Param("id")+c.Param("*"))) },
+			pattern, func(c *echo.Context) error {
+				return c.String(http.StatusOK, found(route, c.Param("id")+c.Param("*")))
+			},
 		)
 	}
 	return answered(router)
@@ -87,7 +96,12 @@ func echoRouter() server {
 func chiRouter(middlewares ...func(http.Handler) http.Handler) server {
 	router := chi.NewRouter()
 	router.Use(middlewares...)
-	for pattern, route := range map[string]string{login: login, "/orders/{id}": order, "/static/*": static, "/*": other} {
+	for pattern, route := range map[string]string{
+		login:          login,
+		"/orders/{id}": order,
+		"/static/*":    static,
+		"/*":           other,
+	} {
 		router.Get(pattern, func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, found(route, chi.URLParam(r, "id")+chi.URLParam(r, "*")))
 		})
@@ -258,9 +272,13 @@ var servers = sync.OnceValue(func() map[string]server {
 		"Tomcat":                         model(func(sent string) string { return tomcat(sent, false) }),
 		"Tomcat that allows %2F and %5C": model(func(sent string) string { return tomcat(sent, true) }),
 		"nginx":                          model(nginx),
-		"Tomcat behind a path of nginx":  model(func(sent string) string { return tomcat(reescaped(nginx(sent)), true) }),
-		"Spring 5 on Tomcat":             model(func(sent string) string { return unslashed(tomcat(sent, false)) }),
-		"Tomcat that keeps %2F":          model(func(sent string) string { return tomcat(solidus.Replace(sent), true) }),
+		"Tomcat behind a path of nginx": model(func(sent string) string {
+			return tomcat(reescaped(nginx(sent)), true)
+		}),
+		"Spring 5 on Tomcat": model(func(sent string) string { return unslashed(tomcat(sent, false)) }),
+		"Tomcat that keeps %2F": model(func(sent string) string {
+			return tomcat(solidus.Replace(sent), true)
+		}),
 		"Node":                           model(whatwg),
 		"Node, as sent":                  direct(whatwg),
 		"Node behind Envoy":              direct(func(sent string) string { return whatwg(envoy(sent)) }),
@@ -292,7 +310,13 @@ func request(target string) *http.Request {
 	if err != nil || u.Host != "" || !strings.HasPrefix(target, "/") {
 		return nil
 	}
-	return &http.Request{Method: http.MethodGet, URL: u, Host: "shop.example", Header: http.Header{}, RequestURI: target}
+	return &http.Request{
+		Method:     http.MethodGet,
+		URL:        u,
+		Host:       "shop.example",
+		Header:     http.Header{},
+		RequestURI: target,
+	}
 }
 
 // An open limiter allows all.
@@ -369,11 +393,13 @@ func checkSpellings(t *testing.T, one, two string) {
 func TestWhatServersRead(t *testing.T) {
 	const refused = "" // or redirected, by the server
 	targets := []string{
-		"/orders/7;x", "/orders/a%2Fb", "/x/../login", "/x/%2e%2e/login", "//login", "/LOGIN", "/login/", "/static/..;/login",
+		"/orders/7;x", "/orders/a%2Fb", "/x/../login", "/x/%2e%2e/login", "//login", "/LOGIN", "/login/",
+		"/static/..;/login",
 	}
 	for name, want := range map[string][]string{
 		"net/http": {
-			order + " 7;x", order + " a/b", refused, other + " x/../login", refused, other + " LOGIN", other + " login/",
+			order + " 7;x", order + " a/b", refused, other + " x/../login", refused, other + " LOGIN",
+			other + " login/",
 			static + " ..;/login",
 		},
 		"gin": {order + " 7;x", refused, refused, refused, refused, refused, refused, static + " /..;/login"},
@@ -394,22 +420,27 @@ func TestWhatServersRead(t *testing.T) {
 			static + " ..;/login",
 		},
 		"chi with CleanPath": {
-			order + " 7;x", order + " a%2Fb", login + " ", other + " x/%2e%2e/login", login + " ", other + " LOGIN", login + " ",
+			order + " 7;x", order + " a%2Fb", login + " ", other + " x/%2e%2e/login", login + " ", other + " LOGIN",
+			login + " ",
 			static + " ..;/login",
 		},
 		"Tomcat": {
-			order + " 7", refused, login + " ", login + " ", login + " ", other + " /LOGIN", other + " /login/", login + " ",
+			order + " 7", refused, login + " ", login + " ", login + " ", other + " /LOGIN", other + " /login/",
+			login + " ",
 		},
 		"Node": {
-			order + " 7;x", order + " a%2Fb", login + " ", login + " ", other + " /", other + " /LOGIN", other + " /login/",
+			order + " 7;x", order + " a%2Fb", login + " ", login + " ", other + " /", other + " /LOGIN",
+			other + " /login/",
 			static + " ..;/login",
 		},
 		"Kestrel": {
-			order + " 7;x", order + " a%2Fb", login + " ", login + " ", other + " //login", other + " /LOGIN", login + " ",
+			order + " 7;x", order + " a%2Fb", login + " ", login + " ", other + " //login", other + " /LOGIN",
+			login + " ",
 			static + " ..;/login",
 		},
 		"nginx": {
-			order + " 7;x", other + " /orders/a/b", login + " ", login + " ", login + " ", other + " /LOGIN", other + " /login/",
+			order + " 7;x", other + " /orders/a/b", login + " ", login + " ", login + " ", other + " /LOGIN",
+			other + " /login/",
 			static + " ..;/login",
 		},
 	} {
@@ -425,7 +456,8 @@ func TestWhatServersRead(t *testing.T) {
 var pieces = []string{
 	";x", ";", ";a%2fb", "%3bx", ";%2f..", "/.", "/%2e", "/y/..", "/y/..;", "/y/%2e%2e", "/y/.%2E;z", "/", "%2f", "%5c",
 	`\`, "/y%2fz/..",
-	`/y\z/..`, "/y%5c..", "/y/%252e%252e", "/y%252fz/..", "/..", "//..", "/;/..", "%25", "/static", "/login", "/orders/7",
+	`/y\z/..`, "/y%5c..", "/y/%252e%252e", "/y%252fz/..", "/..", "//..", "/;/..", "%25", "/static", "/login",
+	"/orders/7",
 	"..;",
 	"%3fx", "%23x", "#/..", "/%2e%2e", `\%2e%2e`, "/.//x", "//x", `\x`,
 }
@@ -457,7 +489,8 @@ func FuzzSpellings(f *testing.F) {
 	for _, p := range []string{
 		"/login", "/login;0", "/login;a%2fb", "/login/", "/x/..;/login", "/x/%2e%2e/login", "/static/..;/login",
 		"/static/..%2flogin", "/%6cogin",
-		"/orders/7", "/orders/7;x", "/orders/%37", "/orders/..;/login", "/static/a;x", "/a;b%2fc/d", "/static/%2e%2e/login",
+		"/orders/7", "/orders/7;x", "/orders/%37", "/orders/..;/login", "/static/a;x", "/a;b%2fc/d",
+		"/static/%2e%2e/login",
 		"/static/..%5clogin",
 		"/x1%2fy/../login", "/x1%2fy/%2e%2e/login", "/x1%252fy/%2e%2e/login", "/login%3ba%252fb", `/x1/y\../../login`,
 		"/x1%5cy/%2e%2e/login", "/%73tatic/login", "/x%2541", "/x%41",
@@ -467,7 +500,8 @@ func FuzzSpellings(f *testing.F) {
 		`/\x/login`, "/.//x/login", "//static/../login",
 		"/login%3fx", "/login%23x", "/login#x", "/login%253fx", "/static%3f/../login", "/static/x%3f/../../login",
 		"/static%253f%252F../login", "/static/%252E./stati%2563/7",
-		`/\x/y/..z\x/%2e%2e/%2e%2e/login`, "/x1%2fy/y%5c../%2e%2e/login", "/login%252Fa/..;", "/orders/y%252fz/..%3bx/7",
+		`/\x/y/..z\x/%2e%2e/%2e%2e/login`, "/x1%2fy/y%5c../%2e%2e/login", "/login%252Fa/..;",
+		"/orders/y%252fz/..%3bx/7",
 	} {
 		f.Add(p, []byte{})
 		f.Add(p, []byte{1, 200, 4, 230})

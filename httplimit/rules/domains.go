@@ -50,7 +50,8 @@ const (
 
 // schema.json has the same
 var descriptorFields = []string{
-	"key", "value", "rate", "postpaid", "shadow", "shared", "lease", "name", "replaces", "value-to-metric", "detailed-metric",
+	"key", "value", "rate", "postpaid", "shadow", "shared", "lease", "name", "replaces", "value-to-metric",
+	"detailed-metric",
 	"descriptors",
 }
 
@@ -132,7 +133,8 @@ func (p *parser) descriptor(node *yaml.Node) (d Descriptor) {
 		p.fault(node.Line, "a descriptor has no field \"key\"")
 	}
 	d.Value, d.Name, d.Shadow, d.Shared = text("value"), text("name"), truth("shadow"), truth("shared")
-	d.Postpaid, d.ValueToMetric, d.DetailedMetric = truth("postpaid"), truth("value-to-metric"), truth("detailed-metric")
+	d.Postpaid, d.ValueToMetric, d.DetailedMetric = truth("postpaid"), truth("value-to-metric"),
+		truth("detailed-metric")
 	if node := fields["rate"]; node != nil {
 		if d.HasRate = true; ofCalendar(node) {
 			d.Quota = p.permits(node, "rate")
@@ -162,7 +164,8 @@ func (p *parser) complete(d Descriptor, fields map[string]*yaml.Node, line int) 
 		p.fault(fields["shared"].Line, "shared: the value must have a *, so that several values can share a limiter")
 	}
 	if !d.HasRate && fields["descriptors"] == nil {
-		p.fault(line, "%s: it has neither a rate nor descriptors; to set no limit, write \"rate: unlimited\"", d.shown())
+		p.fault(line, "%s: it has neither a rate nor descriptors; to set no limit, write \"rate: unlimited\"",
+			d.shown())
 	}
 	if d.Postpaid && d.Lease > 0 {
 		p.fault(fields["lease"].Line, "lease: a limit with postpaid takes no permits ahead, so it has no lease")

@@ -65,12 +65,21 @@ func TestEachFaultOfADomainHasItsLine(t *testing.T) {
 		},
 		{"no fields", "domains:\n  a: [k]", "2: a: a descriptor must have fields"},
 		{"unknown field", head + "      unit: second", `5: a: unknown field "unit"; known are key, value, rate,`},
-		{"postpaid without a rate", "domains:\n  a:\n    - key: k\n      postpaid: true\n      descriptors: [{key: l, rate: 1/s}]",
-			"4: a: postpaid needs a rate in the same descriptor"},
-		{"postpaid with a lease", "domains:\n  a:\n    - key: k\n      rate: 1/s\n      postpaid: true\n      lease: 100ms",
-			"6: a: lease: a limit with postpaid takes no permits ahead, so it has no lease"},
-		{"detailed without a rate", "domains:\n  a:\n    - key: k\n      detailed-metric: true\n      descriptors: [{key: l, rate: 1/s}]",
-			"4: a: detailed-metric needs a rate in the same descriptor"},
+		{
+			"postpaid without a rate",
+			"domains:\n  a:\n    - key: k\n      postpaid: true\n      descriptors: [{key: l, rate: 1/s}]",
+			"4: a: postpaid needs a rate in the same descriptor",
+		},
+		{
+			"postpaid with a lease",
+			"domains:\n  a:\n    - key: k\n      rate: 1/s\n      postpaid: true\n      lease: 100ms",
+			"6: a: lease: a limit with postpaid takes no permits ahead, so it has no lease",
+		},
+		{
+			"detailed without a rate",
+			"domains:\n  a:\n    - key: k\n      detailed-metric: true\n      descriptors: [{key: l, rate: 1/s}]",
+			"4: a: detailed-metric needs a rate in the same descriptor",
+		},
 		{"no key", "domains:\n  a:\n    - rate: 10/s", `3: a: a descriptor has no field "key"`},
 		{"an empty key", "domains:\n  a:\n    - rate: 10/s\n      key: ''", "4: a: key is empty"},
 		{"an empty value", head + "      value: ''", "5: a: value is empty"},
@@ -79,14 +88,23 @@ func TestEachFaultOfADomainHasItsLine(t *testing.T) {
 			"a wrong rate", "domains:\n  a:\n    - key: k\n      rate: 10",
 			`4: a: rate: "10" is not of the form permits/interval`,
 		},
-		{"a rate per client", "domains:\n  a:\n    - key: k\n      rate: 10/s per client", `4: a: rate: "10/s per client"`},
+		{
+			"a rate per client",
+			"domains:\n  a:\n    - key: k\n      rate: 10/s per client",
+			`4: a: rate: "10/s per client"`,
+		},
 		{
 			"nothing but a key", "domains:\n  a:\n    - key: k\n      value: v",
 			"3: a: k=v: it has neither a rate nor descriptors",
 		},
-		{"an empty list below", "domains:\n  a:\n    - key: k\n      descriptors: []", "4: a: descriptors must have a list"},
 		{
-			"the same descriptor", head + "    - key: k\n      value: v\n      rate: 1/s\n    - key: k\n      rate: 2/s",
+			"an empty list below",
+			"domains:\n  a:\n    - key: k\n      descriptors: []",
+			"4: a: descriptors must have a list",
+		},
+		{
+			"the same descriptor",
+			head + "    - key: k\n      value: v\n      rate: 1/s\n    - key: k\n      rate: 2/s",
 			"8: a: k: a descriptor with this key and value is in line 3 already",
 		},
 		{
@@ -95,10 +113,18 @@ func TestEachFaultOfADomainHasItsLine(t *testing.T) {
 			"4: a: shadow needs a rate in the same descriptor",
 		},
 		{"no truth", head + "      shadow: 1", "5: a: shadow must be true or false"},
-		{"shared without a pattern", head + "      value: v\n      shared: true", "6: a: shared: the value must have a *"},
+		{
+			"shared without a pattern",
+			head + "      value: v\n      shared: true",
+			"6: a: shared: the value must have a *",
+		},
 		{"no lease", head + "      lease: long", `5: a: lease: "long" is not a positive number of whole milliseconds`},
 		{"a lease of nothing", head + "      lease: 1us", `5: a: lease: "1us" is not a positive`},
-		{"a long lease", head + "      lease: 101ms", "5: a: lease: with the rate 10/s: the lease 101ms is more than a tenth"},
+		{
+			"a long lease",
+			head + "      lease: 101ms",
+			"5: a: lease: with the rate 10/s: the lease 101ms is more than a tenth",
+		},
 		{
 			"a lease without a rate", "domains:\n  a:\n    - key: k\n      rate: unlimited\n      lease: 10ms",
 			"5: a: lease: it needs a rate",
@@ -107,7 +133,11 @@ func TestEachFaultOfADomainHasItsLine(t *testing.T) {
 			"a lease of a month", "domains:\n  a:\n    - key: k\n      rate: 1/month\n      lease: 10ms",
 			"5: a: lease: it needs a rate, and not one for a month or a year",
 		},
-		{"a month without permits", "domains:\n  a:\n    - key: k\n      rate: 0/month", "4: a: rate: 0 permits, not 1 to"},
+		{
+			"a month without permits",
+			"domains:\n  a:\n    - key: k\n      rate: 0/month",
+			"4: a: rate: 0 permits, not 1 to",
+		},
 		{
 			"an unknown name", head + "      replaces: [other]",
 			`5: a: replaces: no descriptor of the domain has the name "other"`,
@@ -130,7 +160,8 @@ func TestEachFaultOfADomainHasItsLine(t *testing.T) {
 
 // A program that reads one section refuses a file without it.
 func TestTheSectionOfTheProgramIsNeeded(t *testing.T) {
-	if limits, err := Parse("f", []byte("domains: {}")); limits != nil || err == nil || err.Error() != "f:1: "+noLimits {
+	if limits, err := Parse("f", []byte("domains: {}")); limits != nil || err == nil ||
+		err.Error() != "f:1: "+noLimits {
 		t.Errorf("%v, %v", limits, err)
 	}
 	file := filepath.Join(t.TempDir(), "f")

@@ -186,7 +186,8 @@ func (p *parser) theirDescriptor(node *yaml.Node) (d Descriptor) {
 	}
 	for field, set := range map[string]bool{"shadow_mode": shadow, "detailed_metric": detailed} {
 		if set {
-			p.found(fields[field].Line, field+" without rate_limit", true, "it has no effect there, as in envoyproxy/ratelimit")
+			p.found(fields[field].Line, field+" without rate_limit", true,
+				"it has no effect there, as in envoyproxy/ratelimit")
 		}
 	}
 	if len(d.Following) == 0 {

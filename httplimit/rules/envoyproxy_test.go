@@ -69,7 +69,8 @@ func TestFindingsOfEnvoyproxysFields(t *testing.T) {
 	}
 	ignored := map[string]bool{"metadata": true, "quota_mode": true, "replaces burst": true}
 	for _, field := range append(
-		theirFields, "unit: second", "unit: minute", "unit: hour", "unit: day", "unit: week", "unit: month", "unit: year",
+		theirFields, "unit: second", "unit: minute", "unit: hour", "unit: day", "unit: week", "unit: month",
+		"unit: year",
 		"neither rate_limit nor descriptors", "replaces burst",
 	) {
 		one, known := found[field]
@@ -77,7 +78,8 @@ func TestFindingsOfEnvoyproxysFields(t *testing.T) {
 		case field == "unit" || field == "quota_mode": // the first has a finding for each unit, the other is a fault
 		case !known:
 			t.Errorf("there is no finding for %s", field)
-		case one.Ignored != ignored[field] || one.Why == "" || one.Line < 1 || !strings.HasPrefix(one.File, theirFolder):
+		case one.Ignored != ignored[field] || one.Why == "" || one.Line < 1 ||
+			!strings.HasPrefix(one.File, theirFolder):
 			t.Errorf("%+v", one)
 		}
 	}
@@ -109,18 +111,25 @@ descriptors:
 		}
 	}
 	none := rratelimiter.PerSecond(0)
-	if d := f.Domains[0].Descriptors; len(got) != len(want) || d[0].HasRate || d[0].Shadow || d[0].Following[0].Rate != (rratelimiter.Rate{
-		Interval: time.Hour,
-	}) || d[1].Rate != none || d[1].Shadow || d[1].Value != "" || !d[2].HasRate || d[2].Rate != rratelimiter.Unlimited ||
+	if d := f.Domains[0].Descriptors; len(got) != len(want) || d[0].HasRate || d[0].Shadow ||
+		d[0].Following[0].Rate != (rratelimiter.Rate{
+			Interval: time.Hour,
+		}) || d[1].Rate != none || d[1].Shadow || d[1].Value != "" || !d[2].HasRate ||
+		d[2].Rate != rratelimiter.Unlimited ||
 		!d[3].HasRate || d[3].Rate != rratelimiter.Unlimited {
 		t.Errorf("%q, %+v", got, d)
 	}
 }
 
 func TestEachFaultOfEnvoyproxysFileHasItsLine(t *testing.T) {
-	const head, limit = "domain: a\ndescriptors:\n  - key: k\n", "domain: a\ndescriptors:\n  - key: k\n    rate_limit:\n"
+	const head = "domain: a\ndescriptors:\n  - key: k\n"
+	const limit = head + "    rate_limit:\n"
 	for _, test := range []struct{ name, text, want string }{
-		{"no domain", "descriptors: []", "1: domain is missing or empty; a file that begins with \"domain:\" has the format"},
+		{
+			"no domain",
+			"descriptors: []",
+			"1: domain is missing or empty; a file that begins with \"domain:\" has the format",
+		},
 		{"an empty domain", "domain: ''\ndescriptors: []", "1: domain is missing"},
 		{"a list as a domain", "domain: [a]", "1: domain must be a single value"},
 		{"limits of this project", "domain: a\nlimits: {}", `2: unknown field "limits"; known are domain,`},
@@ -130,29 +139,59 @@ func TestEachFaultOfEnvoyproxysFileHasItsLine(t *testing.T) {
 		{"no key", "domain: a\ndescriptors:\n  - value: v", "3: a: key is missing or empty"},
 		{"a * in a key", "domain: a\ndescriptors:\n  - key: k*", "3: a: key: a * stands for any text only in a value"},
 		{"the same field twice", head + "    key: l", "4: a: key is in line 3 already"},
-		{"the same descriptor", head + "  - key: k", "4: a: k: a descriptor with this key and value is in line 3 already"},
+		{
+			"the same descriptor",
+			head + "  - key: k",
+			"4: a: k: a descriptor with this key and value is in line 3 already",
+		},
 		{"no unit", limit + "      requests_per_unit: 5", "5: a: unit is missing: second, minute,"},
 		{"an unknown unit", limit + "      unit: fortnight", `5: a: unit: "fortnight" is none of second,`},
-		{"a unit without a limit", limit + "      unlimited: true\n      unit: second", "6: a: unit: a limit is either unlimited"},
-		{"no number", limit + "      unit: second\n      requests_per_unit: 1.5", `6: a: requests_per_unit: "1.5" is no whole number`},
-		{"too many", limit + "      unit: second\n      requests_per_unit: 4294967296", `6: a: requests_per_unit: "4294967296" is no`},
+		{
+			"a unit without a limit",
+			limit + "      unlimited: true\n      unit: second",
+			"6: a: unit: a limit is either unlimited",
+		},
+		{
+			"no number",
+			limit + "      unit: second\n      requests_per_unit: 1.5",
+			`6: a: requests_per_unit: "1.5" is no whole number`,
+		},
+		{
+			"too many",
+			limit + "      unit: second\n      requests_per_unit: 4294967296",
+			`6: a: requests_per_unit: "4294967296" is no`,
+		},
 		{"no truth", head + "    shadow_mode: maybe", "4: a: shadow_mode must be true or false"},
 		{"quotas", head + "    quota_mode: true", "4: a: quota_mode is not supported"},
-		{"shared without a *", head + "    value: v\n    share_threshold: true", "5: a: share_threshold: the value must have a *"},
-		{"replaces without a name", limit + "      unit: second\n      replaces: [{}]", "6: a: replaces: the name is empty"},
-		{"replaces itself", limit + "      unit: second\n      name: n\n      replaces: [{name: n}]", "7: a: replaces: the name is"},
+		{
+			"shared without a *",
+			head + "    value: v\n    share_threshold: true",
+			"5: a: share_threshold: the value must have a *",
+		},
+		{
+			"replaces without a name",
+			limit + "      unit: second\n      replaces: [{}]",
+			"6: a: replaces: the name is empty",
+		},
+		{
+			"replaces itself",
+			limit + "      unit: second\n      name: n\n      replaces: [{name: n}]",
+			"7: a: replaces: the name is",
+		},
 		{"replaces without a list", limit + "      unit: second\n      replaces: n", "6: a: replaces must be a list"},
 		{
 			"a list that contains itself", "domain: a\ndescriptors: &a\n  - key: k\n    descriptors: *a",
 			"3: a: the file has more than 10000 descriptors",
 		},
 		{
-			"their field in the format of this project", "domains:\n  a:\n    - key: k\n      rate: 1/s\n      shadow_mode: true",
+			"their field in the format of this project",
+			"domains:\n  a:\n    - key: k\n      rate: 1/s\n      shadow_mode: true",
 			`5: a: unknown field "shadow_mode"; known are key, value, rate, postpaid, shadow, shared, lease, name, replaces, value-to-metric, ` +
 				`detailed-metric, descriptors; a file that begins with "domain:"`,
 		},
 		{
-			"an unknown field in the format of this project", "domains:\n  a:\n    - key: k\n      rate: 1/s\n      burst: 1",
+			"an unknown field in the format of this project",
+			"domains:\n  a:\n    - key: k\n      rate: 1/s\n      burst: 1",
 			`5: a: unknown field "burst"; known are key, value, rate, postpaid, shadow, shared, lease, name, replaces, value-to-metric, ` +
 				`detailed-metric, descriptors; the format is in docs/guide/serve-envoy.md`,
 		},
@@ -186,7 +225,8 @@ func TestAFolderOfFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := Load(folder); err == nil || !strings.Contains(err.Error(), "has no file whose name ends with .yaml or .yml") {
+	if _, err := Load(folder); err == nil ||
+		!strings.Contains(err.Error(), "has no file whose name ends with .yaml or .yml") {
 		t.Error(err)
 	}
 	write("2.yaml", "domain: their\n")

@@ -108,7 +108,8 @@ func faultOf(t *testing.T, s *redistest.Server, text string) (accepted bool, fau
 		})
 		d := guard.Decide(r)
 		if d.Err != nil || len(failed) > 0 {
-			return true, fmt.Sprintf("the check accepts it, and request %d gets %v, %v, %q", i, d.Outcome, d.Err, failed)
+			return true, fmt.Sprintf("the check accepts it, and request %d gets %v, %v, %q",
+				i, d.Outcome, d.Err, failed)
 		}
 		if i == 0 && !d.Outcome.Passed() && !never {
 			return true, fmt.Sprintf("the first request is %v by %v", d.Outcome, d.Refused())

@@ -53,8 +53,12 @@ func written(descriptors []Descriptor) []line {
 	for i, d := range descriptors {
 		lines[i] = line{
 			Key: d.Key, Value: d.Value, Rate: d.RateText(), Postpaid: d.Postpaid, Shadow: d.Shadow,
-			Shared: d.Shared, Name: d.Name, Replaces: d.Replaces, Detailed: d.DetailedMetric, ValueToMetric: d.ValueToMetric,
-			Following: written(d.Following),
+			Shared:        d.Shared,
+			Name:          d.Name,
+			Replaces:      d.Replaces,
+			Detailed:      d.DetailedMetric,
+			ValueToMetric: d.ValueToMetric,
+			Following:     written(d.Following),
 		}
 		if d.Lease > 0 {
 			lines[i].Lease = d.Lease.String()

@@ -91,7 +91,8 @@ var (
 	validHost   = regexp.MustCompile(`^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 	fileFields  = []string{"exempt", "skip", "ignore-case", "limits", "domains"} // schema.json has the same
 	limitFields = []string{
-		"key", "rate", "plans", "quota", "from", "time-zone", "cost", "cost-after", "paths", "methods", "hosts", "exempt", "lease", "penalty", "shadow",
+		"key", "rate", "plans", "quota", "from", "time-zone", "cost", "cost-after", "paths", "methods", "hosts",
+		"exempt", "lease", "penalty", "shadow",
 	}
 	planFields = []string{"header", "rates"}
 	allMethods = []string{
@@ -273,7 +274,8 @@ func (p *parser) named(section *yaml.Node, what string, each func(name, value *y
 		case what == "domains" && name.Value == "":
 			p.fault(name.Line, "the name of a domain is empty")
 		case what == "limits" && !validName.MatchString(name.Value):
-			p.fault(name.Line, "the name %q must have 1 to 64 letters, digits, and _.-, a letter or digit first", name.Value)
+			p.fault(name.Line, "the name %q must have 1 to 64 letters, digits, and _.-, a letter or digit first",
+				name.Value)
 		default:
 			p.once(name.Line, strings.TrimSuffix(what, "s"), name.Value)
 		}
@@ -452,7 +454,8 @@ func (p *parser) hosts(node *yaml.Node) (hosts []string) {
 	for _, v := range p.values(node, "hosts") {
 		host := strings.ToLower(v.Value)
 		if !validHost.MatchString(host) {
-			p.fault(v.Line, "hosts: %q is neither a name such as shop.example.com, without a port, nor *.example.com", v.Value)
+			p.fault(v.Line, "hosts: %q is neither a name such as shop.example.com, without a port, nor *.example.com",
+				v.Value)
 		}
 		hosts = append(hosts, host)
 	}
@@ -586,12 +589,14 @@ func (p *parser) rate(node *yaml.Node) rratelimiter.Rate {
 	rate, err := rratelimiter.ParseRate(text)
 	switch {
 	case ofCalendar(node):
-		p.fault(node.Line, "rate: %q: a month or a year has no fixed length, so only a limit itself can have it, as its quota", text)
+		p.fault(node.Line,
+			"rate: %q: a month or a year has no fixed length, so only a limit itself can have it, as its quota", text)
 	case err != nil:
 		p.fault(node.Line, "rate: %s", strings.TrimPrefix(err.Error(), rratelimiter.ErrInvalidRate.Error()+": "))
 		return rratelimiter.Rate{}
 	case rate.Type == rratelimiter.PerClient:
-		p.fault(node.Line, "rate: %q: \"per client\" would mean per process; use key to give each client its own rate", text)
+		p.fault(node.Line, "rate: %q: \"per client\" would mean per process; use key to give each client its own rate",
+			text)
 	default:
 		p.validRate(node.Line, "rate", rate)
 	}
@@ -640,7 +645,8 @@ func (p *parser) path(node *yaml.Node) bool {
 	case strings.ContainsAny(text, `;%\`):
 		p.fault(
 			node.Line,
-			"the path %q must not contain ; %% or \\: write the path that servers read, without parameters and escapes", text,
+			"the path %q must not contain ; %% or \\: write the path that servers read, without parameters and escapes",
+			text,
 		)
 	case text != clean && (clean == "/" || text != clean+"/"):
 		p.fault(node.Line, "write the path %q as %q", text, clean)

@@ -34,8 +34,9 @@ func TestAFileIsUnderstood(t *testing.T) {
 			Paths: []string{"/search", "/export/"},
 			Methods: []string{
 				"GET", "POST",
-			}, Exempt: []netip.Prefix{own, netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("2001:db8::/32")},
-			key: [][]string{{"header X-API-Key", "address"}},
+			},
+			Exempt: []netip.Prefix{own, netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("2001:db8::/32")},
+			key:    [][]string{{"header X-API-Key", "address"}},
 		},
 		{
 			Name: "uploads", Key: "tenant, path", Rate: rratelimiter.PerHour(20), Cost: 1, Paths: []string{"/files/"},
@@ -116,7 +117,11 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"no fields", "limits:\n  a: 10/s", "2: a: a limit must have fields"},
 		{"no key", "limits:\n  a:\n    rate: 10/s", "2: a: it has no field \"key\""},
 		{"no rate", "limits:\n  a:\n    key: all", "2: a: it has no rate"},
-		{"a wrong rate", "limits:\n  a:\n    key: all\n    rate: 10", `4: a: rate: "10" is not of the form permits/interval`},
+		{
+			"a wrong rate",
+			"limits:\n  a:\n    key: all\n    rate: 10",
+			`4: a: rate: "10" is not of the form permits/interval`,
+		},
 		{"no permits", "limits:\n  a:\n    key: all\n    rate: -1/s", "4: a: rate: "},
 		{
 			"a rate per client", "limits:\n  a:\n    key: all\n    rate: 10/s per client",
@@ -142,7 +147,11 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		{"no paths", head + "    paths: []", "5: a: paths is empty: write a value, or leave the field out"},
 		{"null paths", head + "    paths:", "5: a: paths must be a text, or a list"},
 		{"paths in paths", head + "    paths:\n      - [/a]", "6: a: paths must be a text, or a list"},
-		{"a method in lower case", head + "    methods: [GET,\n      post]", `6: a: the method "post" is none of GET, HEAD,`},
+		{
+			"a method in lower case",
+			head + "    methods: [GET,\n      post]",
+			`6: a: the method "post" is none of GET, HEAD,`,
+		},
 		{
 			"a quota of an hour", "limits:\n  a:\n    key: all\n    quota: 5/hour",
 			`4: a: quota: "5/hour" is not of the form permits/day`,
@@ -164,7 +173,11 @@ func TestEachFaultHasItsLine(t *testing.T) {
 			"a month from a weekday", "limits:\n  a:\n    key: all\n    quota: 5/month\n    from: monday",
 			`5: a: from: "monday" is neither`,
 		},
-		{"a day from a day", "limits:\n  a:\n    key: all\n    quota: 5/day\n    from: 3", `5: a: from: "3" is neither`},
+		{
+			"a day from a day",
+			"limits:\n  a:\n    key: all\n    quota: 5/day\n    from: 3",
+			`5: a: from: "3" is neither`,
+		},
 		{
 			"a month from the 32nd", "limits:\n  a:\n    key: all\n    quota: 5/month\n    from: 32",
 			`5: a: from: "32" is neither`,
@@ -177,19 +190,33 @@ func TestEachFaultHasItsLine(t *testing.T) {
 			"a cost above the quota", "limits:\n  a:\n    key: all\n    quota: 5/day\n    cost: 6",
 			"5: a: cost: 6 is more than the quota 5/day",
 		},
-		{"no month", "limits:\n  a:\n    key: all\n    rate: 5.5/month", `4: a: rate: "5.5/month" is not of the form permits/day`},
-		{"a month with a quota", "limits:\n  a:\n    key: all\n    rate: 5/month\n    quota: 5/day", "4: a: rate: a limit has either a rate or a quota"},
+		{
+			"no month",
+			"limits:\n  a:\n    key: all\n    rate: 5.5/month",
+			`4: a: rate: "5.5/month" is not of the form permits/day`,
+		},
+		{
+			"a month with a quota",
+			"limits:\n  a:\n    key: all\n    rate: 5/month\n    quota: 5/day",
+			"4: a: rate: a limit has either a rate or a quota",
+		},
 		{
 			"a month with a lease", "limits:\n  a:\n    key: all\n    rate: 5/month\n    lease: 1s",
 			"5: a: lease: a limit has either a rate or a quota, and only one with a rate has lease",
 		},
 		{
-			"a month with plans", "limits:\n  a:\n    key: all\n    rate: 5/month\n    plans: {header: X-Plan, rates: {pro: 1/s}}",
+			"a month with plans",
+			"limits:\n  a:\n    key: all\n    rate: 5/month\n    plans: {header: X-Plan, rates: {pro: 1/s}}",
 			"5: a: plans: a limit has either a rate or a quota, and only one with a rate has plans",
 		},
-		{"a plan of a month", head + "    plans: {header: X-Plan, rates: {pro: 1/month}}", `5: a: rate: "1/month": a month or a year has no fixed length`},
 		{
-			"a year from a day", "limits:\n  a:\n    key: all\n    rate: 5/year\n    from: 3", `5: a: from: "3" is neither`,
+			"a plan of a month",
+			head + "    plans: {header: X-Plan, rates: {pro: 1/month}}",
+			`5: a: rate: "1/month": a month or a year has no fixed length`,
+		},
+		{
+			"a year from a day", "limits:\n  a:\n    key: all\n    rate: 5/year\n    from: 3",
+			`5: a: from: "3" is neither`,
 		},
 		{"a rate with a time zone", head + "    time-zone: UTC", "5: a: time-zone: only a limit with a quota has it"},
 		{
@@ -202,7 +229,8 @@ func TestEachFaultHasItsLine(t *testing.T) {
 			"5: a: lease: with the rate 10/s: the lease 101ms is more than a tenth of the interval 1s",
 		},
 		{
-			"a lease that is too long for a plan", head + "    lease: 50ms\n    plans: {header: X-Plan, rates: {pro: 5/250ms}}",
+			"a lease that is too long for a plan",
+			head + "    lease: 50ms\n    plans: {header: X-Plan, rates: {pro: 5/250ms}}",
 			"5: a: lease: with the rate 5/250ms: the lease 50ms is more than a tenth of the interval 250ms",
 		},
 		{
@@ -237,7 +265,11 @@ func TestEachFaultHasItsLine(t *testing.T) {
 			`5: a: penalty: "10" is not a positive number of whole milliseconds`,
 		},
 		{"a shadow that is neither", head + "    shadow: perhaps", "5: a: shadow must be true or false"},
-		{"a path to skip without a slash", "skip: healthz\n" + head, `1: the path "healthz" does not begin with a slash`},
+		{
+			"a path to skip without a slash",
+			"skip: healthz\n" + head,
+			`1: the path "healthz" does not begin with a slash`,
+		},
 		{
 			"no network", head + "    exempt: [10.0.0.0/8,\n      intranet]",
 			`6: a: exempt: "intranet" is neither an address nor a network`,
@@ -247,7 +279,11 @@ func TestEachFaultHasItsLine(t *testing.T) {
 			"a network in IPv6", head + "    exempt: \"::ffff:10.0.0.0/104\"",
 			`5: a: exempt: write the IPv4 addresses of "::ffff:10.0.0.0/104" as an IPv4 network`,
 		},
-		{"an address behind a NAT64", head + "    exempt: \"64:ff9b::192.0.2.1\"", "5: a: exempt: write the IPv4 addresses"},
+		{
+			"an address behind a NAT64",
+			head + "    exempt: \"64:ff9b::192.0.2.1\"",
+			"5: a: exempt: write the IPv4 addresses",
+		},
 		{"a network behind a NAT64", head + "    exempt: \"64:ff9b::/64\"", "5: a: exempt: write the IPv4 addresses"},
 		{"a zone", head + "    exempt: fe80::1%eth0", "5: a: exempt: "},
 		{
@@ -259,7 +295,11 @@ func TestEachFaultHasItsLine(t *testing.T) {
 			"limits:\n  a:\n    rate: 10/s\n    key:\n      - address\n      - header X-User or user",
 			`6: a: key: "user" is none of`,
 		},
-		{"all and another", "limits:\n  a:\n    rate: 10/s\n    key: [address, all]", "4: a: key: all cannot be combined"},
+		{
+			"all and another",
+			"limits:\n  a:\n    rate: 10/s\n    key: [address, all]",
+			"4: a: key: all cannot be combined",
+		},
 		{
 			"all or another", "limits:\n  a:\n    rate: 10/s\n    key: address or all",
 			"4: a: key: all cannot be combined with other keys",
@@ -275,7 +315,8 @@ func TestEachFaultHasItsLine(t *testing.T) {
 		var faults Faults
 		if !errors.As(err, &faults) || len(faults) != 1 || limits != nil {
 			t.Errorf("%s: %v, %v", test.name, limits, err)
-		} else if got := err.Error(); !strings.Contains(got, "limits.yaml:") || !strings.Contains(got, test.want) || strings.Contains(got, "\x1b") {
+		} else if got := err.Error(); !strings.Contains(got, "limits.yaml:") || !strings.Contains(got, test.want) ||
+			strings.Contains(got, "\x1b") {
 			t.Errorf("%s: %s; want %s", test.name, got, test.want)
 		}
 	}
@@ -286,8 +327,8 @@ func TestAllFaultsAreFound(t *testing.T) {
 	want := `f:2: b: it has no field "key"; if all requests share one rate, write "key: all"
 f:2: b: rate: "1" is not of the form permits/interval, such as 100/s
 f:2: b: cost: "x" is no whole number from 1 on
-f:3: a: a limit must have fields, one a line: key, rate, plans, quota, from, time-zone, cost, cost-after, paths, methods, hosts, exempt, lease, penalty, shadow
-f:4: exempt: "x" is neither an address nor a network such as 10.0.0.0/8`
+` + "f:3: a: a limit must have fields, one a line: key, rate, plans, quota, from, time-zone, cost, " +
+		"cost-after, paths, methods, hosts, exempt, lease, penalty, shadow\n" + `f:4: exempt: "x" is neither an address nor a network such as 10.0.0.0/8`
 	if err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}

@@ -284,7 +284,12 @@ limits:
 		b.passes(false, "GET", "/login", "X-Login", "ann")
 		time.Sleep(time.Second)
 		b.passes(true, "GET", "/login", "X-Login", "ann")
-		for _, host := range []string{"shop.example.com", "SHOP.example.com.", "shop.example.com:443", "x.example.org"} {
+		for _, host := range []string{
+			"shop.example.com",
+			"SHOP.example.com.",
+			"shop.example.com:443",
+			"x.example.org",
+		} {
 			b.passes(false, "GET", "https://"+host+"/shop")
 		}
 		if n := b.guard.Policy.Count(httplimit.Shadowed); n != 2 {
@@ -323,7 +328,8 @@ limits:
 			{"GET", "/search/"}, {"GET", "/search?q=1"},
 			{"GET", "//search"}, {"GET", "/x/../search"}, {"GET", "/x/%2e%2e/search"}, {"GET", "/export/../x"},
 			{"GET", "/./export//1"},
-			{"GET", "/search;0"}, {"GET", "/search%3bx"}, {"GET", "/x/..;/search"}, {"GET", "/%73earch"}, {"GET", "/%2573earch"},
+			{"GET", "/search;0"}, {"GET", "/search%3bx"}, {"GET", "/x/..;/search"}, {"GET", "/%73earch"},
+			{"GET", "/%2573earch"},
 			{"GET", "/search;a%2fb"},
 			{"GET", "/x%5c..%5csearch"}, {"GET", "/export;x/1"}, {"GET", "/x%2f../export/1"},
 			{"GET", "/search", "From", "10.9.0.1"}, // no header of the proxy: the client is not known
@@ -340,7 +346,9 @@ func TestOneLimiterForAllSpellings(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := newBench(t, head+"limits: {one: {rate: 1/h, key: path, paths: [/Login]}}")
 			b.passes(true, "GET", "/Login")
-			for _, target := range []string{"/Login", "/Login/", "/Login;0", "/Login;1", "/x/..;/Login", "/%4cogin", "//Login"} {
+			for _, target := range []string{
+				"/Login", "/Login/", "/Login;0", "/Login;1", "/x/..;/Login", "/%4cogin", "//Login",
+			} {
 				b.passes(false, "GET", target)
 			}
 			b.passes(passes, "GET", "/LOGIN")

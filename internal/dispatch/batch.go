@@ -248,7 +248,10 @@ func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Out
 		call := Call{
 			Limiter: l.name, Callers: b.Requests() + f.Behind, Granted: f.Granted, Denied: of.Denied, Permits: of.Own,
 			Unclaimed: of.Unclaimed,
-			Waiting:   q.schedule.Waiting(), Latency: m.Mono.Sub(b.call.Started()), Attempts: b.call.Attempts(), Err: o.Err,
+			Waiting:   q.schedule.Waiting(),
+			Latency:   m.Mono.Sub(b.call.Started()),
+			Attempts:  b.call.Attempts(),
+			Err:       o.Err,
 		}
 		if g != nil {
 			call.Repaired, call.RateMismatch = g.Of(i).Notes.Repaired(), g.Of(i).Notes.Has(protocol.RateMismatch)

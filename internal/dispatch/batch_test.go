@@ -161,7 +161,8 @@ func TestABatchThatIsOverFailsNoOther(t *testing.T) {
 				t.Error("the node is away")
 			}
 			for i, l := range limiters {
-				if free, err := l.Free(t.Context(), true); i != test.over && !test.unknown && free != 10-used || err != nil {
+				if free, err := l.Free(t.Context(), true); i != test.over && !test.unknown && free != 10-used ||
+					err != nil {
 					t.Errorf("limiter %d: %d permits are free, %v", i, free, err)
 				}
 			}

@@ -140,7 +140,9 @@ func (l *Limiter) Undo(ctx context.Context, n int64, from Source) (int64, error)
 // set.
 func (l *Limiter) SetRate(ctx context.Context, request protocol.SetRate) (bool, error) {
 	sent := new(script.Attempts)
-	set, err := within(ctx, l, func(ctx context.Context) (bool, error) { return l.setRate(ctx, sent, request, l.changed) })
+	set, err := within(ctx, l, func(ctx context.Context) (bool, error) {
+		return l.setRate(ctx, sent, request, l.changed)
+	})
 	return set, sent.Outcome(err)
 }
 

@@ -157,7 +157,9 @@ func (l *Limiter) leasing() []*queue {
 	if !l.client.lender.used.Load() {
 		return nil
 	}
-	return l.client.registry.list(func(other *Limiter) bool { return other.settings.Lease > 0 && other.Key() == l.Key() })
+	return l.client.registry.list(func(other *Limiter) bool {
+		return other.settings.Lease > 0 && other.Key() == l.Key()
+	})
 }
 
 // sweepAfter calls sweep after some time, or earlier.

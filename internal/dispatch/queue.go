@@ -49,8 +49,10 @@ func newQueue(set uint64, limiters ...*Limiter) *queue {
 	q := &queue{client: c, limiter: limiters[0], limiters: limiters, set: set, rebuild: make([]bool, len(limiters))}
 	s := schedule.Settings{
 		Limiters: len(limiters),
-		Linger:   c.tuning.Linger, Identity: c.identity, Jitter: func(d time.Duration) time.Duration { return rand.N(d) },
-		Leaving: func(r *schedule.Request) bool { return r.Owner.(*request).ctx.Err() != nil },
+		Linger:   c.tuning.Linger,
+		Identity: c.identity,
+		Jitter:   func(d time.Duration) time.Duration { return rand.N(d) },
+		Leaving:  func(r *schedule.Request) bool { return r.Owner.(*request).ctx.Err() != nil },
 	}
 	q.targets = make([]exchange.Target, 0, len(limiters))
 	for _, l := range limiters {

@@ -64,12 +64,15 @@ func TestSurveyReadsWhatIsStored(t *testing.T) {
 		r.must(r.rdb.HSet(r.ctx, "rl", "rate", "ten", "odd", "\x00\xff").Err())
 		r.must(r.rdb.Set(r.ctx, "{rl}:value", "much", 0).Err())
 		r.must(r.rdb.ZAdd(r.ctx, "{rl}:permits",
-			redis.Z{Score: 1, Member: "a"}, redis.Z{Score: 1, Member: "b"}, redis.Z{Score: 2, Member: "\x00\xff"}).Err())
+			redis.Z{Score: 1, Member: "a"}, redis.Z{Score: 1, Member: "b"},
+			redis.Z{Score: 2, Member: "\x00\xff"}).Err())
 		got, err := l.Survey(r.ctx, 0, 2, false)
 		r.must(err)
-		if got.Fields["rate"] != "ten" || got.Fields["odd"] != "\x00\xff" || got.Value != "much" || got.Own || got.Records != 3 ||
+		if got.Fields["rate"] != "ten" || got.Fields["odd"] != "\x00\xff" || got.Value != "much" || got.Own ||
+			got.Records != 3 ||
 			!slices.Equal(got.Page, []protocol.StoredRecord{{Member: "\x00\xff", Score: 2}, {Member: "b", Score: 1}}) ||
-			time.Since(got.At).Abs() > time.Minute || got.Keys[2] != (protocol.StoredKey{Name: "{rl}:permits", Type: "zset"}) {
+			time.Since(got.At).Abs() > time.Minute ||
+			got.Keys[2] != (protocol.StoredKey{Name: "{rl}:permits", Type: "zset"}) {
 			t.Errorf("it reads %+v", got)
 		}
 		rest, err := l.Survey(r.ctx, 2, 2, false)

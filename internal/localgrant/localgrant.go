@@ -330,7 +330,8 @@ func (d *Limiters) DecideAll(
 	}
 	for i, s := range budgets {
 		m := g.Of(i)
-		m.Now, m.At, m.Rate, m.Interval, m.Free = now.UnixMicro(), now.UnixMicro(), s.limit, s.interval, max(s.free(), 0)
+		m.Now, m.At, m.Rate, m.Interval, m.Free = now.UnixMicro(), now.UnixMicro(), s.limit, s.interval,
+			max(s.free(), 0)
 		m.Notes, m.Origin = protocol.Local, record.NoOrigin
 		m.NextAfter, m.ResetAfter = s.times()
 	}

@@ -59,7 +59,8 @@ type Ask struct {
 func (a Ask) flags(common string, general bool) string {
 	return flagsOf(
 		common, flag{flagGeneral, general}, flag{flagUpTo, a.UpTo}, flag{flagDetail, a.Detail}, flag{flagNext, a.Next},
-		flag{flagRebuild, a.Rebuild}, flag{flagStrictOnly, a.Partial}, flag{flagApart, a.Apart}, flag{flagCheck, a.Check},
+		flag{flagRebuild, a.Rebuild}, flag{flagStrictOnly, a.Partial}, flag{flagApart, a.Apart},
+		flag{flagCheck, a.Check},
 	)
 }
 
@@ -370,7 +371,12 @@ func (r *Reply) SetWait(i, limiter int, us int64) { r.outcomes[i*r.figures()+1+l
 // Shared returns what the fair share needs of a reply that refused a caller.
 func (m *Member) Shared() fairshare.Reply {
 	return fairshare.Reply{
-		Now: m.Now, Rate: m.Rate, Free: m.Free, Interval: m.Interval, Origin: m.Origin, Foreign: m.Notes.Has(ForeignWriter),
+		Now:      m.Now,
+		Rate:     m.Rate,
+		Free:     m.Free,
+		Interval: m.Interval,
+		Origin:   m.Origin,
+		Foreign:  m.Notes.Has(ForeignWriter),
 	}
 }
 
@@ -388,8 +394,14 @@ func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (R
 func (r *AcquireRequest) decode(e *Encoder, header, rest []int64) Reply {
 	next, interval := header[4], header[2]
 	g := Reply{
-		Member: Member{Now: r.now, Rate: header[1], Interval: Millis(interval), Free: header[3], Origin: record.NoOrigin},
-		ID:     r.id,
+		Member: Member{
+			Now:      r.now,
+			Rate:     header[1],
+			Interval: Millis(interval),
+			Free:     header[3],
+			Origin:   record.NoOrigin,
+		},
+		ID: r.id,
 	}
 	const fixed = 6 // figures of the rest, before two a group
 	if len(rest) > 0 {

@@ -24,7 +24,11 @@ func TestFlagsAreThoseOfScripts(t *testing.T) {
 	want := map[string]rune{
 		"ENFORCE": flagEnforce, "REBUILD": flagRebuild, "CHECK": flagCheck, "WHOLE_SCORES": flagWholeScores,
 		"RECORD_EACH": flagRecordEach, "SERVER_TIME": flagServerTime, "NEXT": flagNext, "DETAIL": flagDetail,
-		"UP_TO": flagUpTo, "STRICT_ONLY": flagStrictOnly, "APART": flagApart, "JOINT": flagJoint, "GENERAL": flagGeneral,
+		"UP_TO":       flagUpTo,
+		"STRICT_ONLY": flagStrictOnly,
+		"APART":       flagApart,
+		"JOINT":       flagJoint,
+		"GENERAL":     flagGeneral,
 	}
 	text := fragment(t, "flags")
 	if n := strings.Count(text, "\nlocal "); n != len(want) {

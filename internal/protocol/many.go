@@ -108,9 +108,14 @@ func (r *AllowAll) ReplyOfMany(a *script.Attempts, reply []int64, place int) (Re
 		at := r.Parts[i].Dated(r.dated, f[2], false)
 		reset := Micros(at - r.dated + f[2]*1000)
 		*g.Of(i) = Member{
-			Now: r.dated, Rate: f[1], Interval: Millis(f[2]), Free: f[3], NextAfter: nextAfter(f[4], reset), ResetAfter: reset,
-			At:     at,
-			Origin: record.NoOrigin,
+			Now:        r.dated,
+			Rate:       f[1],
+			Interval:   Millis(f[2]),
+			Free:       f[3],
+			NextAfter:  nextAfter(f[4], reset),
+			ResetAfter: reset,
+			At:         at,
+			Origin:     record.NoOrigin,
 		}
 	}
 	return g, nil

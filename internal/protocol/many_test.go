@@ -54,7 +54,8 @@ func FuzzAcquireMany(f *testing.F) {
 		client.FlushAll(ctx)
 		for i := range limiters {
 			name := strconv.Itoa(i)
-			keys = KeysOfMany(keys, []any{name, name + ":value", name + ":value:me", name + ":permits", name + ":permits:me"})
+			keys = KeysOfMany(keys,
+				[]any{name, name + ":value", name + ":value:me", name + ":permits", name + ":permits:me"})
 			own := rate
 			own.Permits += int64(i)
 			if !missing(i) {
@@ -100,7 +101,12 @@ func FuzzAcquireMany(f *testing.F) {
 			free, at := own.Permits-n, encoders[i].Dated(now, own.Interval, false)
 			reset := Micros(at - now + own.Interval*1000)
 			want := Member{
-				Now: now, Origin: record.NoOrigin, Rate: own.Permits, Interval: Millis(own.Interval), Free: free, NextAfter: reset,
+				Now:        now,
+				Origin:     record.NoOrigin,
+				Rate:       own.Permits,
+				Interval:   Millis(own.Interval),
+				Free:       free,
+				NextAfter:  reset,
 				ResetAfter: reset, At: at,
 			}
 			if err != nil || g != want {
@@ -113,7 +119,8 @@ func FuzzAcquireMany(f *testing.F) {
 			if value := client.Get(ctx, name+":value").Val(); value != fmt.Sprint(free) {
 				t.Errorf("limiter %d has %s free permits, want %d", i, value, free)
 			}
-			if len(records) != 1 || records[0].Member != string(m.bytes) || math.Abs(records[0].Score*1000-float64(at)) > 0.5 {
+			if len(records) != 1 || records[0].Member != string(m.bytes) ||
+				math.Abs(records[0].Score*1000-float64(at)) > 0.5 {
 				t.Errorf("limiter %d has %v, want %q at %d", i, records, m.bytes, at)
 			}
 		}
@@ -142,7 +149,8 @@ func TestSharedCommandWithATakenID(t *testing.T) {
 		client.FlushAll(ctx)
 		var e Encoder
 		e.Init(
-			Options{Own: Rate{Permits: 10, Interval: 60_000}, Format: record.Redisson317}, record.NewIdentity("client"), nil,
+			Options{Own: Rate{Permits: 10, Interval: 60_000}, Format: record.Redisson317}, record.NewIdentity("client"),
+			nil,
 		)
 		var single AcquireRequest
 		single.Next(RecentIDs{})
@@ -158,12 +166,17 @@ func TestSharedCommandWithATakenID(t *testing.T) {
 			keys = KeysOfMany(keys, []any{name, name + ":value", nil, name + ":permits", nil})
 			client.HSet(ctx, name, "rate", 10, "interval", 60_000, "type", 0)
 			if i == taken {
-				member := string([][]byte{single.member.bytes, joint.Parts[0].member.bytes, joint.Parts[1].member.bytes}[i])
+				member := string([][]byte{
+					single.member.bytes,
+					joint.Parts[0].member.bytes,
+					joint.Parts[1].member.bytes,
+				}[i])
 				client.ZAdd(ctx, name+":permits", redis.Z{Score: now/1000 - 1, Member: member})
 				client.Set(ctx, name+":value", 10-[]int{3, 1, 2}[i], 0)
 			}
 		}
-		cmd := script.NewCommand(ctx, append(append([]any{"eval", AcquireManyScript.Text, len(keys)}, keys...), args...))
+		cmd := script.NewCommand(ctx,
+			append(append([]any{"eval", AcquireManyScript.Text, len(keys)}, keys...), args...))
 		if err := client.Process(ctx, &cmd); err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +223,8 @@ func TestSharedCommandTellsTheNextPermit(t *testing.T) {
 			client.ZAdd(ctx, name+":permits", redis.Z{Score: now/1000 - 20_000, Member: "\x08earlier1\x07\x00\x00\x00"})
 			client.Set(ctx, name+":value", 3, 0)
 		}
-		cmd := script.NewCommand(ctx, append(append([]any{"eval", AcquireManyScript.Text, len(keys)}, keys...), args...))
+		cmd := script.NewCommand(ctx,
+			append(append([]any{"eval", AcquireManyScript.Text, len(keys)}, keys...), args...))
 		if err := client.Process(ctx, &cmd); err != nil {
 			t.Fatal(err)
 		}

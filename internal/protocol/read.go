@@ -52,7 +52,8 @@ func (r Read) Reply(reply []int64) (s State, err error) {
 	if r.ConfigOnly {
 		return s, nil
 	}
-	s.Available, s.Used, s.Records, s.TTL, s.Consistent = reply[5], reply[6], int(reply[7]), TTL(reply[10]), reply[11] == 1
+	s.Available, s.Used, s.Records, s.TTL, s.Consistent = reply[5], reply[6], int(reply[7]), TTL(reply[10]),
+		reply[11] == 1
 	if s.Records > 0 {
 		s.Oldest, s.Newest = Instant(reply[8]), Instant(reply[9])
 	}

@@ -71,7 +71,13 @@ func TestAcquireReplies(t *testing.T) {
 		"all granted, with notes": {
 			reply: []int64{0, 10, 1000, 0, 1, 6, int64(More | 1), now, 5000, 77, 0, 0},
 			want: Reply{Member: Member{
-				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Notes: More | 1, Origin: 77, NextAfter: time.Microsecond,
+				Now:        now,
+				At:         now + 700,
+				Rate:       10,
+				Interval:   time.Second,
+				Notes:      More | 1,
+				Origin:     77,
+				NextAfter:  time.Microsecond,
 				ResetAfter: 5 * ms,
 			}},
 		},
@@ -86,9 +92,31 @@ func TestAcquireReplies(t *testing.T) {
 		},
 		"refused": {
 			options: Options{Granularity: 50 * ms},
-			reply:   []int64{0, 10, 1000, 1, 2500, 10, int64(RateMismatch | ForeignWriter), now, 9000, 5, 0, 0, 1, 2500, -1, 0},
+			reply: []int64{
+				0,
+				10,
+				1000,
+				1,
+				2500,
+				10,
+				int64(RateMismatch | ForeignWriter),
+				now,
+				9000,
+				5,
+				0,
+				0,
+				1,
+				2500,
+				-1,
+				0,
+			},
 			want: Reply{Member: Member{
-				Now: now, At: now + 49_700, Rate: 10, Interval: time.Second, Free: 1, Notes: RateMismatch | ForeignWriter,
+				Now:       now,
+				At:        now + 49_700,
+				Rate:      10,
+				Interval:  time.Second,
+				Free:      1,
+				Notes:     RateMismatch | ForeignWriter,
 				Origin:    5,
 				NextAfter: 2500 * time.Microsecond, ResetAfter: 9 * ms,
 			}, outcomes: []int64{1, 2500, -1, 0}},
@@ -97,8 +125,15 @@ func TestAcquireReplies(t *testing.T) {
 		"refused, with waiting callers": {
 			reply: []int64{0, 10, 1000, 1, 2000, 10, 0, now, 9000, 5, 0, 4500, 1, 2500, 0, 0},
 			want: Reply{Member: Member{
-				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 1, Origin: 5, NextAfter: 2 * ms, ResetAfter: 9 * ms,
-				Together: 4500 * time.Microsecond,
+				Now:        now,
+				At:         now + 700,
+				Rate:       10,
+				Interval:   time.Second,
+				Free:       1,
+				Origin:     5,
+				NextAfter:  2 * ms,
+				ResetAfter: 9 * ms,
+				Together:   4500 * time.Microsecond,
 			}, outcomes: []int64{1, 2500, 0, 0}},
 			granted: []int64{1, 0},
 		},
@@ -106,7 +141,8 @@ func TestAcquireReplies(t *testing.T) {
 			reply: []int64{0, 10, 1e15 - 1, 4, 0, 6, 0, now, math.MaxInt64, -2, 0, 0},
 			want: Reply{Member: Member{
 				Now: now, At: now + 700, Rate: 10, Interval: Millis(math.MaxInt64), Free: 4, Origin: record.NoOrigin,
-				NextAfter: time.Duration(math.MaxInt64 / 1000 * 1000), ResetAfter: time.Duration(math.MaxInt64 / 1000 * 1000),
+				NextAfter:  time.Duration(math.MaxInt64 / 1000 * 1000),
+				ResetAfter: time.Duration(math.MaxInt64 / 1000 * 1000),
 			}},
 		},
 	} {
@@ -128,7 +164,8 @@ func TestAcquireReplies(t *testing.T) {
 			t.Errorf("%s: a new call is not before %d, want %d", name, e.served.Load(), of.served)
 		}
 		shared := got.Shared()
-		if shared.Now != got.Now || shared.Rate != got.Rate || shared.Free != got.Free || shared.Interval != got.Interval ||
+		if shared.Now != got.Now || shared.Rate != got.Rate || shared.Free != got.Free ||
+			shared.Interval != got.Interval ||
 			shared.Origin != got.Origin || shared.Foreign != (of.want.Notes&ForeignWriter != 0) {
 			t.Errorf("%s: the fair share has %+v", name, shared)
 		}
@@ -218,12 +255,24 @@ func TestAllowAllReplies(t *testing.T) {
 	const us = time.Microsecond
 	members := []Member{
 		{
-			Now: 11, Rate: 12, Interval: 13 * time.Millisecond, Free: 14, NextAfter: 15 * us, ResetAfter: 16 * us, At: 11,
-			Origin: 17, Together: 18 * us,
+			Now:        11,
+			Rate:       12,
+			Interval:   13 * time.Millisecond,
+			Free:       14,
+			NextAfter:  15 * us,
+			ResetAfter: 16 * us,
+			At:         11,
+			Origin:     17, Together: 18 * us,
 		},
 		{
-			Now: 21, Rate: 22, Interval: 23 * time.Millisecond, Free: 24, Notes: Many, NextAfter: 26 * us, ResetAfter: 26 * us,
-			At: 21, Origin: record.NoOrigin,
+			Now:        21,
+			Rate:       22,
+			Interval:   23 * time.Millisecond,
+			Free:       24,
+			Notes:      Many,
+			NextAfter:  26 * us,
+			ResetAfter: 26 * us,
+			At:         21, Origin: record.NoOrigin,
 		},
 	}
 	type outcome struct {
@@ -300,7 +349,13 @@ func TestRepliesOfChanges(t *testing.T) {
 		renamed bool
 		foreign int
 		err     error
-	}{{1, true, -1, nil}, {0, false, -1, nil}, {-1, false, -1, script.ErrNotInitialized}, {-2, false, 0, nil}, {-11, false, 9, nil}} {
+	}{
+		{1, true, -1, nil},
+		{0, false, -1, nil},
+		{-1, false, -1, script.ErrNotInitialized},
+		{-2, false, 0, nil},
+		{-11, false, 9, nil},
+	} {
 		renamed, foreign, err := Rename{}.Reply([]int64{of.reply})
 		if renamed != of.renamed || foreign != of.foreign || !errors.Is(err, of.err) {
 			t.Errorf("Rename %d: %v, %v, %v", of.reply, renamed, foreign, err)
@@ -328,7 +383,9 @@ func TestRepairReplies(t *testing.T) {
 		{true, 1, 0, 10, 1, 3, "free permits were missing"},
 		{true, 2, 0, 10, 1, 3, "free permits were no whole number"},
 	} {
-		got, err := Repair{Reset: of.reset}.Reply([]int64{0, 1, of.stored, of.was, of.free, of.records, of.permits, blocked})
+		got, err := Repair{Reset: of.reset}.Reply([]int64{
+			0, 1, of.stored, of.was, of.free, of.records, of.permits, blocked,
+		})
 		want := Repaired{true, of.fault, of.was, of.free, of.records, of.permits, 1500 * time.Millisecond}
 		if err != nil || got != want {
 			t.Errorf("%+v: %+v, %v", of, got, err)
@@ -342,8 +399,12 @@ func TestRepairReplies(t *testing.T) {
 func TestReadReplies(t *testing.T) {
 	reply := []int64{0, 10, 1000, 1, 60000, 7, 3, 2, 1_700_000_000_000_001, 1_700_000_000_000_009, 0, 1}
 	want := State{
-		Rate: Rate{10, 1000, 1, 60000}, Available: 7, Used: 3, Records: 2, Oldest: time.UnixMicro(1_700_000_000_000_001),
-		Newest: time.UnixMicro(1_700_000_000_000_009), TTL: time.Millisecond, Consistent: true,
+		Rate:      Rate{10, 1000, 1, 60000},
+		Available: 7,
+		Used:      3,
+		Records:   2,
+		Oldest:    time.UnixMicro(1_700_000_000_000_001),
+		Newest:    time.UnixMicro(1_700_000_000_000_009), TTL: time.Millisecond, Consistent: true,
 	}
 	check := func(what string, r Read, reply []int64, want State) {
 		t.Helper()
@@ -357,7 +418,8 @@ func TestReadReplies(t *testing.T) {
 	check("glance of many records", Read{}, append(slices.Clone(reply), 1), want)
 	check("configuration", Read{ConfigOnly: true}, reply[:5], State{Rate: want.Rate})
 	check(
-		"unused", Read{}, []int64{0, 10, 1000, 0, 0, 10, 0, 0, 0, 0, -1, 0}, State{Rate: Rate{10, 1000, 0, 0}, Available: 10},
+		"unused", Read{}, []int64{0, 10, 1000, 0, 0, 10, 0, 0, 0, 0, -1, 0},
+		State{Rate: Rate{10, 1000, 0, 0}, Available: 10},
 	)
 }
 
@@ -377,7 +439,8 @@ func TestRecountReplies(t *testing.T) {
 
 func TestSurveyReplies(t *testing.T) {
 	got, err := Survey{}.Reply([]any{
-		"1700000000", "000042", []any{"rate", "10", "type", "1"}, int64(1), "7", int64(3), []any{"m2", "2.5", "m1", "-inf"},
+		"1700000000", "000042", []any{"rate", "10", "type", "1"}, int64(1), "7", int64(3),
+		[]any{"m2", "2.5", "m1", "-inf"},
 		"hash", int64(-1), "string", int64(0), "none", int64(-2),
 	})
 	want := Stored{
@@ -411,7 +474,8 @@ func TestTimesThatAreTooLong(t *testing.T) {
 		{Millis(1), time.Millisecond}, {Micros(1), time.Microsecond}, {Millis(-1), -time.Millisecond},
 		{Millis(math.MaxInt64), math.MaxInt64 / 1_000_000 * 1_000_000},
 		{Micros(math.MaxInt64), math.MaxInt64 / 1_000 * 1_000},
-		{TTL(-2), 0}, {TTL(-1), 0}, {TTL(0), time.Millisecond}, {TTL(1), time.Millisecond}, {TTL(2), 2 * time.Millisecond},
+		{TTL(-2), 0}, {TTL(-1), 0}, {TTL(0), time.Millisecond}, {TTL(1), time.Millisecond},
+		{TTL(2), 2 * time.Millisecond},
 	} {
 		if of.got != of.want {
 			t.Errorf("%v, want %v", of.got, of.want)
@@ -427,7 +491,8 @@ func TestAllowAllSearchesFromTheServersTime(t *testing.T) {
 	r, ask := AllowAll{Parts: []Part{{Encoder: e}}}, Ask{Groups: []Group{{Size: 1, Count: 1}}}
 	for _, replied := range []int64{0, 1_700_000_000_000_000, 1_700_000_060_000_000} {
 		if replied > 0 {
-			if _, _, err := r.Reply(&script.Attempts{}, []int64{0, 0, replied, 10, 1000, 5, 0, 0, 1000, -2, 0}); err != nil {
+			if _, _, err := r.Reply(&script.Attempts{},
+				[]int64{0, 0, replied, 10, 1000, 5, 0, 0, 1000, -2, 0}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -41,7 +41,9 @@ func statusError(status int64) error {
 	}
 	what := [...]string{
 		1: "it has no rate", 2: "its rate is missing", 3: "its interval is missing", 4: "its type is missing",
-		5: "its rate is no whole number", 6: "its interval is no positive whole number", 7: "its type is neither 0 nor 1",
+		5: "its rate is no whole number",
+		6: "its interval is no positive whole number",
+		7: "its type is neither 0 nor 1",
 	}
 	if status < 1 || status >= int64(len(what)) {
 		return script.Said(fmt.Sprintf("ERR unknown status %d in the reply of a script", status))

@@ -19,7 +19,9 @@ var (
 		"ignore-case": {"true", "false", "maybe"},
 	}
 	Limit = map[string][]string{
-		"key":  {"address", "all", "path", "route", "header X-A or address", "[address, path]", "header X-None", "no key"},
+		"key": {
+			"address", "all", "path", "route", "header X-A or address", "[address, path]", "header X-None", "no key",
+		},
 		"rate": rates,
 		"plans": {
 			"{header: X-Plan, rates: {pro: 5/s}}", "{header: X-Plan, rates: {pro: unlimited}}",
@@ -32,7 +34,8 @@ var (
 		"from":      {"monday", "1", "31", "april", "sunday", "32", "0", "2.5"},
 		"time-zone": {"Europe/Berlin", "UTC", "Local", "Nowhere"},
 		"cost": {
-			"1", "2", "5", "6", "0", "-1", "4294967295", "2147483648", "9007199254740992", "9223372036854775807", "many",
+			"1", "2", "5", "6", "0", "-1", "4294967295", "2147483648", "9007199254740992", "9223372036854775807",
+			"many",
 		},
 		"cost-after": {"X-Cost", "'X Cost'"},
 		"paths":      {"/", "/a/", "[/b, /a]", "a"},
@@ -60,7 +63,8 @@ var (
 )
 
 var rates = []string{
-	"5/s", "1/s", "0/s", "10/d", "1/week", "5/7d", "2/month", "0/month", "1/year", "4294967295/s", "4294967296/s", "5000000000/1h", "9007199254740991/s", "-1/s", "1.5/s",
+	"5/s", "1/s", "0/s", "10/d", "1/week", "5/7d", "2/month", "0/month", "1/year", "4294967295/s", "4294967296/s",
+	"5000000000/1h", "9007199254740991/s", "-1/s", "1.5/s",
 	"1e3/s", "99999999999999999999/s", "1/1ms", "1/2ms", "1/9ms", "1/10ms", "1/1us", "1/1.5ms", "1/0s", "1/1281024h",
 	"1/2562047h", "1/2562048h", "1/s keep-alive 1s", "1/s keep-alive 1ms", "1/s keep-alive 999ms",
 	"1/s keep-alive 2562047h", "1/s per client",

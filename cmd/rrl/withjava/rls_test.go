@@ -29,7 +29,9 @@ func TestEnvoyAndJavaShareALimit(t *testing.T) {
 			service.SetDomains([]rules.Domain{{Name: "shop", Descriptors: []rules.Descriptor{
 				{Key: "user", HasRate: true, Rate: rratelimiter.PerHour(5)},
 			}}})
-			ann := &ratelimit.RateLimitDescriptor{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "user", Value: "ann"}}}
+			ann := &ratelimit.RateLimitDescriptor{
+				Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "user", Value: "ann"}},
+			}
 			envoy := func(hits uint32, want ratelimitv3.RateLimitResponse_Code) {
 				t.Helper()
 				response, err := service.ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{

@@ -99,10 +99,28 @@ func TestAcquireAllErrors(t *testing.T) {
 			{"no permit", t.Context(), all(0, a, b), rratelimiter.ErrInvalidPermits, "0"},
 			{"less than none", t.Context(), each([]int64{1, -1}), rratelimiter.ErrInvalidPermits, "-1"},
 			{"a number too few", t.Context(), each([]int64{1}), rratelimiter.ErrInvalidPermits, "1 numbers for 2"},
-			{"a number too many", t.Context(), each([]int64{1, 1, 1}), rratelimiter.ErrInvalidPermits, "3 numbers for 2"},
+			{
+				"a number too many",
+				t.Context(),
+				each([]int64{1, 1, 1}),
+				rratelimiter.ErrInvalidPermits,
+				"3 numbers for 2",
+			},
 			{"no limiter", t.Context(), all(1, a, nil), rratelimiter.ErrInvalidOption, "nil"},
-			{"another client's", t.Context(), all(1, a, rig.New(t, s).Limiter("b")), rratelimiter.ErrInvalidOption, `"b"`},
-			{"one state by two names", t.Context(), all(1, b, a, r.Limiter("{a}")), rratelimiter.ErrInvalidOption, `"{a}"`},
+			{
+				"another client's",
+				t.Context(),
+				all(1, a, rig.New(t, s).Limiter("b")),
+				rratelimiter.ErrInvalidOption,
+				`"b"`,
+			},
+			{
+				"one state by two names",
+				t.Context(),
+				all(1, b, a, r.Limiter("{a}")),
+				rratelimiter.ErrInvalidOption,
+				`"{a}"`,
+			},
 			{"a context that has ended", over, all(1, a, b), context.Canceled, "acquire all"},
 		} {
 			err := test.ask(test.ctx)
@@ -240,7 +258,9 @@ func TestAcquireAllWhoseContextEndsInFlight(t *testing.T) {
 func TestAcquireAllIsMadeAgain(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for name, opts := range map[string][]rratelimiter.LimiterOption{
-			"plain": nil, "joined": {rratelimiter.WithGranularity(time.Second)}, "server time": {rratelimiter.WithServerTime()},
+			"plain":         nil,
+			"joined":        {rratelimiter.WithGranularity(time.Second)},
+			"server time":   {rratelimiter.WithServerTime()},
 			"a record each": {rratelimiter.WithRecordPerRequest()},
 		} {
 			for _, lost := range []rig.Plan{{Cut: true}, {Lost: true}} {
@@ -477,7 +497,8 @@ func TestAcquireAllIsObserved(t *testing.T) {
 		)
 		b.Ended(
 			"not in time",
-			b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 4, 900*ms, x, y) }), false, 0,
+			b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 4, 900*ms, x, y) }),
+			false, 0,
 		)
 		if waiting, want := fmt.Sprint(p.Waiting()), "map[{t}x:2 {t}y:2]"; waiting != want {
 			t.Errorf("waiting are %s, expected %s", waiting, want)
@@ -487,16 +508,22 @@ func TestAcquireAllIsObserved(t *testing.T) {
 		b.Granted("the third", third, time.Second)
 		b.Ended(
 			"more than a rate",
-			b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 5, time.Second, x, y) }), false,
+			b.Call(func(ctx context.Context) (bool, error) {
+				return p.TryAcquireAllTimeout(ctx, 5, time.Second, x, y)
+			}), false,
 			2*time.Second,
 		)
 		b.Granted(
 			"without a timeout",
-			b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 1, 0, x, y) }), 2*time.Second,
+			b.Call(func(ctx context.Context) (bool, error) { return p.TryAcquireAllTimeout(ctx, 1, 0, x, y) }),
+			2*time.Second,
 		)
 		b.Granted(
 			"one limiter",
-			b.Call(func(ctx context.Context) (bool, error) { err := p.AcquireAll(ctx, 1, x, x); return err == nil, err }),
+			b.Call(func(ctx context.Context) (bool, error) {
+				err := p.AcquireAll(ctx, 1, x, x)
+				return err == nil, err
+			}),
 			2*time.Second,
 		)
 		synctest.Wait()
@@ -505,7 +532,8 @@ func TestAcquireAllIsObserved(t *testing.T) {
 			seen = append(
 				seen,
 				fmt.Sprintf(
-					"%s %s waits %v: %d of %d after %v, %v", one.Limiter[3:], one.Method, one.Waits, one.Granted, one.Permits,
+					"%s %s waits %v: %d of %d after %v, %v", one.Limiter[3:], one.Method, one.Waits, one.Granted,
+					one.Permits,
 					one.Latency, errors.Is(one.Err, rratelimiter.ErrExceedsRate),
 				),
 			)
@@ -532,19 +560,27 @@ func TestAcquireAllIsObserved(t *testing.T) {
 			calls = append(
 				calls,
 				fmt.Sprintf(
-					"%s %d callers: %d granted, %d denied, %d permits, %d wait", one.Limiter[3:], one.Callers, one.Granted, one.Denied,
+					"%s %d callers: %d granted, %d denied, %d permits, %d wait", one.Limiter[3:], one.Callers,
+					one.Granted, one.Denied,
 					one.Permits, one.Waiting,
 				),
 			)
 		}
 		wantCalls := []string{
-			"x 1 callers: 1 granted, 0 denied, 3 permits, 0 wait", "y 1 callers: 1 granted, 0 denied, 3 permits, 0 wait",
-			"x 1 callers: 0 granted, 0 denied, 0 permits, 1 wait", "y 1 callers: 0 granted, 0 denied, 0 permits, 1 wait",
-			"x 2 callers: 0 granted, 0 denied, 0 permits, 2 wait", "y 2 callers: 0 granted, 0 denied, 0 permits, 2 wait",
-			"x 3 callers: 0 granted, 0 denied, 0 permits, 2 wait", "y 3 callers: 0 granted, 1 denied, 0 permits, 2 wait",
-			"x 2 callers: 2 granted, 0 denied, 4 permits, 0 wait", "y 2 callers: 2 granted, 0 denied, 4 permits, 0 wait",
-			"x 1 callers: 0 granted, 0 denied, 0 permits, 0 wait", "y 1 callers: 0 granted, 1 denied, 0 permits, 0 wait",
-			"x 1 callers: 1 granted, 0 denied, 1 permits, 0 wait", "y 1 callers: 1 granted, 0 denied, 1 permits, 0 wait",
+			"x 1 callers: 1 granted, 0 denied, 3 permits, 0 wait",
+			"y 1 callers: 1 granted, 0 denied, 3 permits, 0 wait",
+			"x 1 callers: 0 granted, 0 denied, 0 permits, 1 wait",
+			"y 1 callers: 0 granted, 0 denied, 0 permits, 1 wait",
+			"x 2 callers: 0 granted, 0 denied, 0 permits, 2 wait",
+			"y 2 callers: 0 granted, 0 denied, 0 permits, 2 wait",
+			"x 3 callers: 0 granted, 0 denied, 0 permits, 2 wait",
+			"y 3 callers: 0 granted, 1 denied, 0 permits, 2 wait",
+			"x 2 callers: 2 granted, 0 denied, 4 permits, 0 wait",
+			"y 2 callers: 2 granted, 0 denied, 4 permits, 0 wait",
+			"x 1 callers: 0 granted, 0 denied, 0 permits, 0 wait",
+			"y 1 callers: 0 granted, 1 denied, 0 permits, 0 wait",
+			"x 1 callers: 1 granted, 0 denied, 1 permits, 0 wait",
+			"y 1 callers: 1 granted, 0 denied, 1 permits, 0 wait",
 			"x 1 callers: 1 granted, 0 denied, 2 permits, 0 wait",
 		}
 		if !slices.Equal(calls, wantCalls) {

@@ -131,12 +131,25 @@ func TestRatesReadAndWriteThemselves(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"": "100/s", "100": "100/s", "/s": "whole number", "x/s": "whole number", "1.5/s": "whole number",
-		"1e3/s":  "whole number",
-		"0x10/s": "whole number", "9223372036854775808/s": "whole number", "5/": "interval", "5/x": "interval", "5/1.5d": "interval", "5/106752d": "interval", "5/0d": "interval 0s",
-		"5/month": "interval", "5/-1w": "interval",
-		"5/1":   "interval",
-		"5/s/s": "interval", "5/seconds": "interval", "-1/s": "-1 permits", "4294967296/s": "permits", "5/0s": "interval 0s",
-		"5/-1s": "interval -1s", "5/1us": "interval 1µs", "5/9999999h": "interval", "5/s keep-alive ": "keep-alive",
+		"1e3/s":                 "whole number",
+		"0x10/s":                "whole number",
+		"9223372036854775808/s": "whole number",
+		"5/":                    "interval",
+		"5/x":                   "interval",
+		"5/1.5d":                "interval",
+		"5/106752d":             "interval",
+		"5/0d":                  "interval 0s",
+		"5/month":               "interval", "5/-1w": "interval",
+		"5/1":              "interval",
+		"5/s/s":            "interval",
+		"5/seconds":        "interval",
+		"-1/s":             "-1 permits",
+		"4294967296/s":     "permits",
+		"5/0s":             "interval 0s",
+		"5/-1s":            "interval -1s",
+		"5/1us":            "interval 1µs",
+		"5/9999999h":       "interval",
+		"5/s keep-alive ":  "keep-alive",
 		"5/s keep-alive x": "keep-alive", "5/s keep-alive 1ms": "shorter", "5/s per clients": "interval",
 		"5/s keep-alive 1h per client": "keep-alive", "5/s per client per client": "interval",
 	} {
@@ -149,7 +162,9 @@ func TestRatesReadAndWriteThemselves(t *testing.T) {
 }
 
 func FuzzParseRate(f *testing.F) {
-	for _, text := range []string{"100/s", "5/250ms", "1000/h", "10/s per client keep-alive 1h", "1/d", "0/m", "1/1h0m5s", "/", "1/"} {
+	for _, text := range []string{
+		"100/s", "5/250ms", "1000/h", "10/s per client keep-alive 1h", "1/d", "0/m", "1/1h0m5s", "/", "1/",
+	} {
 		f.Add(text, int64(1), int64(1), int64(1), false)
 	}
 	f.Fuzz(func(t *testing.T, text string, permits, interval, keepAlive int64, perClient bool) {
@@ -182,14 +197,23 @@ func TestRatesOfOneUnit(t *testing.T) {
 	for _, test := range []struct {
 		rate     rratelimiter.Rate
 		interval time.Duration
-	}{{rratelimiter.PerSecond(3), time.Second}, {rratelimiter.PerMinute(3), time.Minute}, {rratelimiter.PerHour(3), time.Hour}} {
-		if want := (rratelimiter.Rate{Type: rratelimiter.Overall, Permits: 3, Interval: test.interval}); test.rate != want {
+	}{
+		{rratelimiter.PerSecond(3), time.Second},
+		{rratelimiter.PerMinute(3), time.Minute},
+		{rratelimiter.PerHour(3), time.Hour},
+	} {
+		if want := (rratelimiter.Rate{
+			Type:     rratelimiter.Overall,
+			Permits:  3,
+			Interval: test.interval,
+		}); test.rate != want {
 			t.Errorf("%+v, want %+v", test.rate, want)
 		}
 	}
 	if rratelimiter.Overall.String() != "OVERALL" || rratelimiter.PerClient.String() != "PER_CLIENT" ||
 		rratelimiter.RateType(7).String() != "unknown type 7" {
-		t.Errorf("the types are called %v, %v, %v", rratelimiter.Overall, rratelimiter.PerClient, rratelimiter.RateType(7))
+		t.Errorf("the types are called %v, %v, %v",
+			rratelimiter.Overall, rratelimiter.PerClient, rratelimiter.RateType(7))
 	}
 }
 
@@ -207,7 +231,13 @@ func TestAConfigurationInPartsSaysWhichIsMissing(t *testing.T) {
 			set   bool // by TrySetRate(5 per minute, keep-alive an hour), as the type was missing
 			after rratelimiter.Rate
 		}{
-			{"nothing", nil, "it has no rate", true, rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: time.Hour}},
+			{
+				"nothing",
+				nil,
+				"it has no rate",
+				true,
+				rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: time.Hour},
+			},
 			{
 				"rate", full[:2], "its interval is missing", true,
 				rratelimiter.Rate{Permits: 3, Interval: time.Minute, KeepAlive: time.Hour},
@@ -232,7 +262,13 @@ func TestAConfigurationInPartsSaysWhichIsMissing(t *testing.T) {
 				"no interval", slices.Concat(full[:2], full[4:]), "its interval is missing", false,
 				rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 3, Interval: time.Minute},
 			},
-			{"all", full, "", false, rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 3, Interval: 20 * time.Second}},
+			{
+				"all",
+				full,
+				"",
+				false,
+				rratelimiter.Rate{Type: rratelimiter.PerClient, Permits: 3, Interval: 20 * time.Second},
+			},
 			{
 				"keep-alive alone", []string{"keepAliveTime", "90000"}, "it has no rate", true,
 				rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: 90 * time.Second},
@@ -251,7 +287,8 @@ func TestAConfigurationInPartsSaysWhichIsMissing(t *testing.T) {
 				} else if !errors.Is(err, rratelimiter.ErrNotInitialized) || !strings.Contains(err.Error(), test.want) {
 					t.Errorf("%v, want ErrNotInitialized and %q", err, test.want)
 				}
-				set, err := l.TrySetRate(t.Context(), rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: time.Hour})
+				set, err := l.TrySetRate(t.Context(),
+					rratelimiter.Rate{Permits: 5, Interval: time.Minute, KeepAlive: time.Hour})
 				if set != test.set || err != nil {
 					t.Errorf("TrySetRate: %v, %v; want %v", set, err, test.set)
 				}

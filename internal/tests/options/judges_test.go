@@ -61,7 +61,8 @@ func neverPanics(_ *trace, c *call) string {
 func windows(tr *trace) (faults []string) {
 	for i, l := range tr.limiters {
 		tick := ms
-		if l.rate.Interval < 200*ms && !slices.Contains(tr.client, "WithClock") && l.format != rratelimiter.Redisson313 {
+		if l.rate.Interval < 200*ms && !slices.Contains(tr.client, "WithClock") &&
+			l.format != rratelimiter.Redisson313 {
 			tick = time.Microsecond
 		}
 		var grants []window.Grant
@@ -148,7 +149,8 @@ func sums(tr *trace) (faults []string) {
 			faults = append(faults, fmt.Sprintf("limiter %d: %d permits were told, %d taken", i, told, tr.taken[i]))
 		}
 		if tr.taken[i] > told+unknown && !more {
-			faults = append(faults, fmt.Sprintf("limiter %d: %d permits were taken, %d told", i, tr.taken[i], told+unknown))
+			faults = append(faults,
+				fmt.Sprintf("limiter %d: %d permits were taken, %d told", i, tr.taken[i], told+unknown))
 		}
 	}
 	return faults
@@ -218,7 +220,8 @@ func endsAsDocumented(tr *trace, c *call) string {
 			return "its context has not ended"
 		}
 	case errors.As(c.err, &late):
-		if !slices.ContainsFunc(c.of, func(of int) bool { return tr.limiters[of].has("WithFailFast") }) || c.deadline == 0 {
+		if !slices.ContainsFunc(c.of, func(of int) bool { return tr.limiters[of].has("WithFailFast") }) ||
+			c.deadline == 0 {
 			return "it was not to fail fast"
 		}
 		if c.limit > 0 {
@@ -388,7 +391,8 @@ func obeys(tr *trace, c *call) string {
 		return ""
 	}
 	for _, other := range tr.calls {
-		if other != c && other != again && other.last > c.first && other.first < again.last && other.wants(c.of[0]) > 0 {
+		if other != c && other != again && other.last > c.first && other.first < again.last &&
+			other.wants(c.of[0]) > 0 {
 			return ""
 		}
 	}

@@ -88,7 +88,8 @@ var (
 		"Acquire", "TryAcquireTimeout", "Acquire", "TryAcquireTimeout", "Charge",
 	}
 	together = []string{
-		"AcquireAllN", "TryAcquireAllTimeout", "AllowAllN", "TakeAll", "AcquireAllN", "TryAcquireAllTimeout", "ChargeAll",
+		"AcquireAllN", "TryAcquireAllTimeout", "AllowAllN", "TakeAll", "AcquireAllN", "TryAcquireAllTimeout",
+		"ChargeAll",
 	}
 )
 

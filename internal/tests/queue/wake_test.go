@@ -36,7 +36,9 @@ func TestLocalChangesWakeWaiters(t *testing.T) {
 		"SetRate": func(ctx context.Context, l *rratelimiter.Limiter) error {
 			return l.SetRate(ctx, rratelimiter.Rate{Permits: 11, Interval: time.Hour}, rratelimiter.KeepState())
 		},
-		"SetRate without state": func(ctx context.Context, l *rratelimiter.Limiter) error { return l.SetRate(ctx, hour) },
+		"SetRate without state": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			return l.SetRate(ctx, hour)
+		},
 		"UpdateRate": func(ctx context.Context, l *rratelimiter.Limiter) error {
 			_, err := l.UpdateRate(ctx, rratelimiter.Rate{Permits: 11, Interval: time.Hour}, rratelimiter.KeepState())
 			return err
@@ -162,7 +164,8 @@ func TestChangesElsewhereAreNoticed(t *testing.T) {
 				b.Try(deleted, 1)
 			}
 			b.SleepTo(c.after)
-			if err := elsewhere.RateLimiter("l").SetRate(t.Context(), rratelimiter.Rate{Permits: 11, Interval: time.Hour}, rratelimiter.KeepState()); err != nil {
+			if err := elsewhere.RateLimiter("l").SetRate(t.Context(),
+				rratelimiter.Rate{Permits: 11, Interval: time.Hour}, rratelimiter.KeepState()); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := elsewhere.RateLimiter("deleted").Delete(t.Context()); err != nil {
@@ -218,7 +221,8 @@ func TestChangesElsewhereAreNoticedAfterAStall(t *testing.T) {
 		synctest.Wait()
 		next()
 		synctest.Wait()
-		if err := elsewhere.RateLimiter("l").SetRate(t.Context(), rratelimiter.Rate{Permits: 12, Interval: time.Hour}, rratelimiter.KeepState()); err != nil {
+		if err := elsewhere.RateLimiter("l").SetRate(t.Context(), rratelimiter.Rate{Permits: 12, Interval: time.Hour},
+			rratelimiter.KeepState()); err != nil {
 			t.Fatal(err)
 		}
 		b.SleepTo(2*pipeline.ShortestStall + time.Second)
@@ -317,7 +321,8 @@ func TestClosedRedisClientEndsWaitingForLimitersInOrder(t *testing.T) {
 		p.Redis.Close()
 		b.SleepTo(5*time.Minute + 200*ms)
 		for _, c := range waiting {
-			if !c.Ended.Load() || !errors.Is(c.Err, redis.ErrClosed) || errors.Is(c.Err, rratelimiter.ErrOutcomeUnknown) {
+			if !c.Ended.Load() || !errors.Is(c.Err, redis.ErrClosed) ||
+				errors.Is(c.Err, rratelimiter.ErrOutcomeUnknown) {
 				t.Errorf("ended %v: %v", c.Ended.Load(), c.Err)
 			}
 		}

@@ -87,7 +87,8 @@ func (p *Tap) Dial(ctx context.Context, network, addr string) (net.Conn, error) 
 func (r *Rig) Tapped(opts ...rratelimiter.Option) (*rratelimiter.Client, *Tap) {
 	for _, s := range []*script.Script{
 		protocol.AcquireScript, protocol.AcquireManyScript, protocol.AllowAllScript, protocol.ChargeScript,
-		protocol.ExpireScript, protocol.ReleaseScript, protocol.RenameScript, protocol.SetRateScript, protocol.StateScript,
+		protocol.ExpireScript, protocol.ReleaseScript, protocol.RenameScript, protocol.SetRateScript,
+		protocol.StateScript,
 		protocol.TrySetRateScript,
 	} {
 		r.Must(r.Redis.ScriptLoad(r.T.Context(), s.Text).Err()) // so that no call is two

@@ -109,8 +109,10 @@ func (r *running) write(rules string) {
 func (r *running) ask(user string) (string, error) {
 	response, err := ratelimitv3.NewRateLimitServiceClient(r.conn).
 		ShouldRateLimit(r.t.Context(), &ratelimitv3.RateLimitRequest{
-			Domain:      "shop",
-			Descriptors: []*ratelimit.RateLimitDescriptor{{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "user", Value: user}}}},
+			Domain: "shop",
+			Descriptors: []*ratelimit.RateLimitDescriptor{
+				{Entries: []*ratelimit.RateLimitDescriptor_Entry{{Key: "user", Value: user}}},
+			},
 		})
 	return response.GetOverallCode().String(), err
 }
@@ -204,7 +206,8 @@ func TestServiceHealthAndMetrics(t *testing.T) {
 // A file of envoyproxy/ratelimit is served as it is. A rule says whether its values are in metrics.
 func TestAFileOfEnvoyproxy(t *testing.T) {
 	r := start(t, redistest.Embedded(t), "domain: shop\ndescriptors:\n"+
-		"  - {key: user, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 1}}\n", Options{Drain: time.Minute})
+		"  - {key: user, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 1}}\n",
+		Options{Drain: time.Minute})
 	r.serves()
 	r.answers("OK")
 	r.answers("OVER_LIMIT")
@@ -400,7 +403,8 @@ func TestRequestsInFlightAtTheEnd(t *testing.T) {
 			}
 		} else {
 			// The call to Redis would end after a second, with another text.
-			if err := <-answered; status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "cannot be checked") {
+			if err := <-answered; status.Code(err) != codes.Unavailable ||
+				strings.Contains(err.Error(), "cannot be checked") {
 				t.Errorf("the request that takes too long: %v", err)
 			}
 			close(h.released)

@@ -51,7 +51,11 @@ func (r *running) connects(client *redistest.TLS, certificate, want bool) {
 func TestCertificatesAreReadAgain(t *testing.T) {
 	first, second := redistest.NewTLS(t), redistest.NewTLS(t)
 	o := Options{Drain: time.Millisecond, TLS: TLS{
-		Cert: first.CertFile, Key: first.KeyFile, ClientCA: first.CAFile, Client: "localhost", Every: 5 * time.Millisecond,
+		Cert:     first.CertFile,
+		Key:      first.KeyFile,
+		ClientCA: first.CAFile,
+		Client:   "localhost",
+		Every:    5 * time.Millisecond,
 	}}
 	if err := o.TLS.Check(); err != nil {
 		t.Fatal(err)
@@ -90,8 +94,12 @@ func TestFilesOfTLSThatCannotBeUsed(t *testing.T) {
 		"and for --tls-client-ca":                      {ClientCA: made.CAFile},
 		"--tls-client-name needs --tls-client-ca":      {Cert: made.CertFile, Key: made.KeyFile, Client: "a"},
 		"--tls-cert, --tls-key: ":                      {Cert: made.CertFile, Key: made.CertFile},
-		"--tls-client-ca: no certificate in ":          {Cert: made.CertFile, Key: made.KeyFile, ClientCA: made.KeyFile},
-		"--tls-client-ca: open ":                       {Cert: made.CertFile, Key: made.KeyFile, ClientCA: made.KeyFile + "x"},
+		"--tls-client-ca: no certificate in ": {
+			Cert:     made.CertFile,
+			Key:      made.KeyFile,
+			ClientCA: made.KeyFile,
+		},
+		"--tls-client-ca: open ": {Cert: made.CertFile, Key: made.KeyFile, ClientCA: made.KeyFile + "x"},
 	} {
 		if err := bad.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
