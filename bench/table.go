@@ -275,7 +275,7 @@ func readmeText(r *Report) string {
 		{"10,000 limiters, 1,024", uniformName(1024)},
 	}
 	few := perSecondTable(r, columns, func(name string) bool {
-		return slices.Contains([]string{rowPing, rowRedisRate, rowScript, rowLibrary, rowLease}, name) || isJava(name)
+		return slices.Contains([]string{rowPing, rowRedisRate, rowLibrary, rowLease}, name) || isJava(name) && !isMinor(name)
 	})
 	return fmt.Sprintf(
 		"![Requests per second on one limiter with 1,024 callers](%s)\n\nRequests per second (%s; %s):\n\n%s\n"+
@@ -296,7 +296,7 @@ func tablesText(r *Report) string {
 	fmt.Fprintf(
 		&b, "One hot limiter, 1,024 callers:\n\n%s\n",
 		loadDetail(r, slices.DeleteFunc(r.of(hotName(1024)), func(row *Row) bool { return isMinor(row.Name) })).
-			only("x PING", "p50 µs", "p99 µs", "commands/permit", "Redis µs/permit").markdown(),
+			only("p50 µs", "p99 µs", "commands/permit", "Redis µs/permit").markdown(),
 	)
 	fmt.Fprintf(
 		&b, "Callers that wait for one permit each (at best, 1,000 callers at 100/s take 9 s):\n\n%s\n",
@@ -309,7 +309,7 @@ func tablesText(r *Report) string {
 	)
 	fmt.Fprintf(
 		&b, "HTTP requests to a server with a guard, %d connections:\n\n%s\n", gatewayCallers,
-		gatewayDetail(r).only("requests/s", "x the bare server", "p99 µs", "allocs of the guard").markdown(),
+		gatewayDetail(r).only("requests/s", "x the bare server", "allocs of the guard").markdown(),
 	)
 	fmt.Fprintf(&b, "1,000,000 permits outstanding:\n\n%s\n", memoryOverview(r).markdown())
 	b.WriteString(summary(r.Verdicts))
@@ -333,7 +333,7 @@ func overview(r *Report) grid {
 
 // isMinor reports whether the page leaves out a row, since another one shows much the same.
 func isMinor(name string) bool {
-	return slices.Contains([]string{rowReturn1, rowGranularity, rowAuto}, name) ||
+	return slices.Contains([]string{rowReturn1, rowGranularity, rowAuto, rowMultiplexed}, name) ||
 		strings.HasPrefix(name, "Redisson 3.17.5")
 }
 
@@ -404,7 +404,7 @@ func sharedOverview(r *Report) grid {
 }
 
 func memoryOverview(r *Report) grid {
-	g := grid{head: []string{"", "records", "memory", "longest script when all expire, CPU", "by the slow log"}}
+	g := grid{head: []string{"", "records", "memory", "longest script when all expire"}}
 	g.labelled(r, "taken over an hour", memoryName, memoryCells)
 	g.labelled(r, "written by Java, expired by", javaMemoryName, memoryCells)
 	return g
@@ -413,7 +413,6 @@ func memoryOverview(r *Report) grid {
 func memoryCells(row *Row) []string {
 	return []string{
 		thousands(int64(row.median(records))), size10(row.median(setBytes)), duration(row.median(longest)),
-		duration(row.median(slowest)),
 	}
 }
 

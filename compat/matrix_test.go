@@ -159,15 +159,23 @@ func before(version, other string) bool {
 	return other != "" && slices.Compare(parts(version), parts(other)) < 0
 }
 
+// differs reports whether the table has a column for the check: not all releases give the same
+// result.
+func (c check) differs() bool { return c.since != "" || c.otherwise != "" }
+
 // tableOf returns the table with the cells of some releases. Releases in sequence with the same
 // cells share a row.
 func tableOf(cells map[string]string) string {
 	var text strings.Builder
 	text.WriteString("| Redisson | format that Java writes |")
+	columns := 2
 	for _, c := range checks {
-		fmt.Fprintf(&text, " %s |", c.name)
+		if c.differs() {
+			fmt.Fprintf(&text, " %s |", c.name)
+			columns++
+		}
 	}
-	text.WriteString("\n|---|---|" + strings.Repeat("---|", len(checks)) + "\n")
+	text.WriteString("\n|" + strings.Repeat("---|", columns) + "\n")
 	for i := 0; i < len(redisson.Releases); {
 		first, row := redisson.Releases[i], cells[redisson.Releases[i]]
 		last := first
@@ -209,7 +217,9 @@ func cellsIn(table string) map[string]string {
 func cellsOf(version string, results map[string]string) string {
 	text := fmt.Sprintf(" `%s` |", formatNames[format(version)])
 	for _, c := range checks {
-		text += fmt.Sprintf(" %s |", results[c.name])
+		if c.differs() {
+			text += fmt.Sprintf(" %s |", results[c.name])
+		}
 	}
 	return text
 }
