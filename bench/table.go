@@ -370,7 +370,7 @@ func perSecondTable(r *Report, columns []column, shown func(name string) bool) g
 }
 
 func waitingOverview(r *Report) grid {
-	g := grid{head: []string{"", "EVALs", "time", "x the ideal"}}
+	g := grid{head: []string{"", "EVALs", "x the ideal"}}
 	g.labelled(r, "1,000 at once, 100/s", crowdName, waitingCells)
 	g.labelled(r, "1,000 within a second, 100/s", arriveName, waitingCells)
 	g.labelled(r, "10,000 at once, 1,000/s", crowdsName, waitingCells)
@@ -380,8 +380,7 @@ func waitingOverview(r *Report) grid {
 
 func waitingCells(row *Row) []string {
 	return []string{
-		thousands(int64(row.median(commands))), quantity(row.median(seconds)) + " s",
-		fmt.Sprintf("%.3f", row.median(overIdeal)),
+		thousands(int64(row.median(commands))), fmt.Sprintf("%.3f", row.median(overIdeal)),
 	}
 }
 
