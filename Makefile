@@ -61,7 +61,7 @@ tidy:
 matrix: deps
 	scripts/check matrix
 
-# The same with every release; writes the table into compat/README.md. Takes ten minutes, longer
+# The same with every release; writes the table into compat/numbers.md. Takes ten minutes, longer
 # with the downloads.
 matrix-all: deps
 	RUN="-all -update -timeout 2h" scripts/check matrix
