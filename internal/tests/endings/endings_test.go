@@ -372,16 +372,34 @@ func readSpec(t *testing.T) *spec {
 			s.rules = append(s.rules, cells)
 		case head[0] == "ending":
 			for name := range strings.SplitSeq(cells[0], ", ") {
-				s.table[name] = map[rig.Kind]string{}
-				for i, kind := range head[1:] {
-					s.table[name][rig.Kind(kind)] = cells[i+1]
-				}
+				s.table[name] = s.byKind(cells[1])
 			}
 		case head[0] == "kind":
 			s.kinds = append(s.kinds, cells)
 		}
 	}
 	return s
+}
+
+// byKind reads a cell such as "a; K, L: b": kinds K and L return b, and the others a or, without it, "–".
+func (s *spec) byKind(cell string) map[rig.Kind]string {
+	all := map[rig.Kind]string{}
+	for _, kind := range s.kinds {
+		all[rig.Kind(kind[0])] = "–"
+	}
+	for part := range strings.SplitSeq(cell, "; ") {
+		kinds, returned, some := strings.Cut(part, ": ")
+		if !some {
+			for kind := range all {
+				all[kind] = part
+			}
+			continue
+		}
+		for kind := range strings.SplitSeq(kinds, ", ") {
+			all[rig.Kind(kind)] = returned
+		}
+	}
+	return all
 }
 
 // The page has a row for each ending, and the methods of each kind.
