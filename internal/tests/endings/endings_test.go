@@ -427,9 +427,8 @@ func TestThePageIsComplete(t *testing.T) {
 
 // Pure getters, which make no call and do not depend on the state of the process.
 var getters = []string{
-	"Limiter.Name", "Limiter.Client", "Limiter.DenyCache", "Client.ID", "Client.Redis", "Client.KeyOf",
-	"Client.Observer",
-	"Client.RateLimiter",
+	"Limiter.Name", "Limiter.Client", "Limiter.DenyCache", "Limiter.MaxDebt",
+	"Client.ID", "Client.Redis", "Client.KeyOf", "Client.Observer", "Client.RateLimiter",
 	"Grant.Permits",
 }
 
