@@ -381,7 +381,8 @@ func readSpec(t *testing.T) *spec {
 	return s
 }
 
-// byKind reads a cell such as "a; K, L: b": kinds K and L return b, and the others a or, without it, "–".
+// byKind reads a cell such as "a; K, L: b": the kinds K and L return b, and all others a. Without
+// "a", the others return "–".
 func (s *spec) byKind(cell string) map[rig.Kind]string {
 	all := map[rig.Kind]string{}
 	for _, kind := range s.kinds {
