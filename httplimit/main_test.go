@@ -6,4 +6,4 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Random(m, 1000) }
+func TestMain(m *testing.M) { redistest.Random(m, 500) }

@@ -108,8 +108,8 @@ func TestGRPCInBothDirections(t *testing.T) {
 	client := limittest.New(t).Client()
 	guard := httplimit.New(httplimit.Per(client, "1h", rratelimiter.PerHour(1), nil))
 	guard.Policy = &httplimit.Policy{Bound: patience}
-	server := grpc.NewServer(grpc.UnaryInterceptor(grpclimit.Unary(guard)),
-		grpc.StreamInterceptor(grpclimit.Stream(guard)))
+	unary, stream := grpclimit.Unary(guard), grpclimit.Stream(guard)
+	server := grpc.NewServer(grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream))
 	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
