@@ -647,6 +647,32 @@ var rules = []rule{
 		},
 	},
 	{
+		name: "a keep-alive lasts as long as records count",
+		java: "sets the keep-alive, whatever records are ahead of the clock",
+		here: "lasts until the newest record no longer counts, unless the keep-alive is shorter than the interval",
+		why:  "a debt that expires with its keys would not be paid back",
+		expects: func(c *comparison) bool {
+			if !c.acquires() && !(c.call.keep && c.wanted.granted) || c.call.kind == available {
+				return false
+			}
+			alive, interval, p := c.wanted.number("keepAliveTime"), c.wanted.number("interval"), c.wanted.pair()
+			used := interval
+			if n := len(p.records); n > 0 {
+				used += max(0, p.records[n-1].at-c.now)
+			}
+			if alive <= 0 || alive < interval || alive >= used+lateness {
+				return false
+			}
+			end := c.ended + min(max(alive, used, min(used+lateness, c.before.end-c.ended)), 1e15)
+			if end == c.wanted.end {
+				return false
+			}
+			c.live(&c.wanted, end)
+			c.wanted.end = end
+			return true
+		},
+	},
+	{
 		name: "a read or release sets the TTL of the state",
 		java: "availablePermits writes a value without a TTL although the configuration has one",
 		here: "the state always has the TTL of the configuration",
@@ -662,7 +688,7 @@ var rules = []rule{
 	{
 		name: "the state of one client expires after its last use",
 		java: "the state of a client that never returns stays for ever",
-		here: "it expires an interval and a minute after its last use, later if a record is ahead of the clock, as with a lease",
+		here: "it expires an interval and a minute after its last use, later if a record is ahead of the clock, as with a lease or a debt",
 		why:  "after that all permits are free, which a missing state means, too",
 		expects: func(c *comparison) bool {
 			if c.wanted.kind() != 1 || c.wanted.failure == uninitialized ||
@@ -671,7 +697,7 @@ var rules = []rule{
 			}
 			interval, p := c.wanted.number("interval"), c.wanted.pair()
 			longest := interval + 60_000
-			if n := len(p.records); n > 0 && p.records[n-1].at-c.now <= interval/8+1000 {
+			if n := len(p.records); n > 0 {
 				longest += max(0, p.records[n-1].at-c.now)
 			}
 			end := c.ended + min(longest, 1e15)
@@ -702,6 +728,9 @@ var rules = []rule{
 		},
 	},
 }
+
+// lateness is LATENESS of lua/shared/commit.lua, ms.
+const lateness = 1000
 
 // live sets the expiry time of the limiter's state, and reports whether it changed.
 func (c *comparison) live(o *outcome, end int64) bool {
