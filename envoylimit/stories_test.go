@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -202,6 +203,27 @@ func (m model) decide(domain string, all []asked, now time.Time) (over bool) {
 // A request is over the limit exactly if its descriptors together ask a limiter for more than is
 // free, and then it takes nothing. A valid request gets no error, unless a limit applies and Redis
 // fails: then it takes nothing, either.
+// Failures are the errors that a policy was told. Calls can tell them after their request has ended.
+type failures struct {
+	mu  sync.Mutex
+	all []error
+}
+
+func (f *failures) add(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all, err)
+}
+
+// take returns the errors since it was last called.
+func (f *failures) take() []error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := f.all
+	f.all = nil
+	return all
+}
+
 func TestStories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rate := rapid.SampledFrom([]int64{1, 2, 3, 0, 10})
@@ -213,17 +235,17 @@ func TestStories(t *testing.T) {
 		d.replaces = d.wild && rapid.Bool().Draw(rt, "replaces")
 		s := limittest.Start()
 		defer s.Close()
-		var failed []error
+		var failed failures
 		policy := patient(httplimit.FailClosed)
 		policy.Logger = slog.New(slog.DiscardHandler)
-		policy.OnError = func(_ context.Context, err error) { failed = append(failed, err) }
+		policy.OnError = func(_ context.Context, err error) { failed.add(err) }
 		service := envoylimit.New(s.Client(), policy)
 		f, err := rules.ParseFile("f", []byte(d.file()))
 		if err != nil {
 			rt.Fatal(err)
 		}
 		service.SetDomains(f.Domains)
-		m := model{}
+		m, faulty := model{}, false // faulty: Redis has failed, and late errors can tell so
 		for i := range rapid.IntRange(1, 6).Draw(rt, "requests") {
 			unit := intervals[d.unit]
 			pauses := []time.Duration{0, time.Millisecond, unit / 2, unit - time.Millisecond, unit}
@@ -240,6 +262,7 @@ func TestStories(t *testing.T) {
 			all, fault := d.asked(r), rapid.IntRange(0, 9).Draw(rt, "fault") == 9 && !d.lease
 			if fault {
 				s.Fail("ERR the story's fault")
+				faulty = true
 			}
 			got, err := service.ShouldRateLimit(t.Context(), r)
 			s.Fail("")
@@ -249,13 +272,12 @@ func TestStories(t *testing.T) {
 				if got.OverallCode != ratelimitv3.RateLimitResponse_OVER_LIMIT {
 					rt.Fatalf("%s%v\nrequest %d: %s", d.file(), r, i, shown(got))
 				}
-				failed = nil
+				failed.take()
 				continue
 			}
-			if (err != nil) != (invalid || fault && enforced) || len(failed) > 0 && !fault {
-				rt.Fatalf("%s%v\nrequest %d: %v, %v", d.file(), r, i, err, failed)
+			if told := failed.take(); (err != nil) != (invalid || fault && enforced) || len(told) > 0 && !faulty {
+				rt.Fatalf("%s%v\nrequest %d: %v, %v", d.file(), r, i, err, told)
 			}
-			failed = nil
 			if fault { // nothing is taken, and what is only watched refuses nothing
 				all = nil
 			}

@@ -44,9 +44,10 @@ func (p *play) obey() {
 	}
 	for _, name := range again.d.Refused() {
 		// during a penalty, the other limits are not asked; what a process granted while Redis was away,
-		// Redis does not know
+		// Redis does not know; what an earlier request cost can be counted late, after a failure
 		asked := slices.ContainsFunc(e.d.Answers, func(a Answer) bool { return a.Name == name })
-		if asked && !(p.faulty && p.fallback) {
+		late := p.settles() && p.away(e.decided)
+		if asked && !late && !(p.faulty && p.fallback) {
 			p.wrong("a client that obeyed Retry-After of %v is refused again at %v by %s, Retry-After %v",
 				e.d.RetryAfter(), again.came, name, again.d.RetryAfter())
 		}
@@ -73,11 +74,13 @@ func (p *play) rateOf(name string) rratelimiter.Rate {
 // applies returns the names of the limits that apply to a request, in their order.
 func (p *play) applies(e *event) (names []string) {
 	switch {
+	case e.who == anonymous && !p.shared:
+		if p.anonymous.Permits > 0 {
+			names = append(names, "anonymous")
+		}
 	case p.zero && p.after < 0:
-	case p.shared || e.who == known || e.who == unlimited && !p.perFunc:
+	case p.shared || e.who == known || !p.perFunc:
 		names = append(names, "main")
-	case e.who == anonymous && p.anonymous.Permits > 0:
-		names = append(names, "anonymous")
 	}
 	if p.other.Permits > 0 {
 		names = append(names, "other")

@@ -70,6 +70,7 @@ func count(o interface {
 	}
 	o.Request(gone, rratelimiter.RequestInfo{Waits: true, Err: gone.Err()})
 	o.Request(context.Background(), rratelimiter.RequestInfo{Granted: 1, Leased: true})
+	o.Request(context.Background(), rratelimiter.RequestInfo{Method: "Charge", Granted: 1})
 }
 
 // families returns the metrics that Prometheus reads: the labels and their values by the names of
