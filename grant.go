@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 )
@@ -172,17 +173,13 @@ type GrantAll []*Grant
 // Return gives back all permits of all grants, by calls that run at the same time, and returns how
 // many came back, of all limiters together. The error joins those of all calls. See [Grant.Return].
 func (all GrantAll) Return(ctx context.Context) (int64, error) {
-	returned, errs := make([]int64, len(all)), make([]error, len(all))
-	var calls sync.WaitGroup
-	for i, g := range all {
-		calls.Go(func() { returned[i], errs[i] = g.Return(ctx, g.Permits()) })
-	}
-	calls.Wait()
-	sum := int64(0)
-	for _, n := range returned {
-		sum += n
-	}
-	return sum, errors.Join(errs...)
+	var returned atomic.Int64
+	err := all.each(func(_ int, g *Grant) error {
+		n, err := g.Return(ctx, g.Permits())
+		returned.Add(n)
+		return err
+	})
+	return returned.Load(), err
 }
 
 // Settle makes the permits of each grant those that were used, used[i] of the grant i, by calls that
@@ -192,10 +189,15 @@ func (all GrantAll) Settle(ctx context.Context, used []int64) error {
 	if len(used) != len(all) {
 		return fmt.Errorf("settle all: %w: %d numbers for %d grants", ErrInvalidPermits, len(used), len(all))
 	}
+	return all.each(func(i int, g *Grant) error { return g.Settle(ctx, used[i]) })
+}
+
+// each makes the calls of all grants at the same time, and joins their errors.
+func (all GrantAll) each(call func(i int, g *Grant) error) error {
 	errs := make([]error, len(all))
 	var calls sync.WaitGroup
 	for i, g := range all {
-		calls.Go(func() { errs[i] = g.Settle(ctx, used[i]) })
+		calls.Go(func() { errs[i] = call(i, g) })
 	}
 	calls.Wait()
 	return errors.Join(errs...)

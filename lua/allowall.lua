@@ -48,6 +48,7 @@
 --@include expiry
 --@include config
 --@include state
+--@include limiters
 --@include commit
 local client_now, groups, strict = ARGV[1], tonumber(ARGV[2]), 0 -- strict: how many groups are
 local limiters = #KEYS / 5
@@ -88,18 +89,14 @@ local function score_of(request, limiter, now)
   return grant_score(now, limiter.interval, request.granularity, nil, find(request.flags, WHOLE_SCORES, 1, true))
 end
 
--- read_limiter returns the configuration and the state of a limiter, numbered from 0; or nil and a
--- status. recovered: an earlier attempt is found.
-local function read_limiter(number, request, recovered)
-  local flags = request.flags
-  local limiter, fault = read_config(5 * number, request.configured_rate)
-  local enforced = find(flags, ENFORCE, 1, true)
-  if not limiter or enforced and limiter.mismatch and not recovered then
-    return nil, enforced and 8 or fault
+-- read_part returns what is asked of a limiter, numbered from 0, with its configuration and its
+-- state; or nil and a status. recovered: an earlier attempt is found.
+local function read_part(number, request, recovered)
+  local limiter, state, now =
+    read_limiter(number, request.configured_rate, request.flags, request.client_now, recovered)
+  if not limiter then
+    return nil, state
   end
-  local now = read_clock(request.client_now)
-  local state = load_state(limiter, now, find(flags, REBUILD, 1, true), find(flags, CHECK, 1, true))
-  state.notes = state.notes + (limiter.mismatch and RATE_MISMATCH or 0)
   local score, bucketed = score_of(request, limiter, now)
   return { request = request, limiter = limiter, state = state, now = now, score = score, bucketed = bucketed }
 end
@@ -218,7 +215,7 @@ if all[1].since then
   end
 end
 for i, request in ipairs(all) do
-  local one, status = read_limiter(i - 1, request, available)
+  local one, status = read_part(i - 1, request, available)
   if not one then
     return { status, i - 1 }
   end

@@ -35,6 +35,7 @@
 --@include expiry
 --@include config
 --@include state
+--@include limiters
 --@include commit
 --@include grant
 --@include debt
@@ -42,19 +43,18 @@ local client_now, age = ARGV[1], tonumber(ARGV[2])
 local ARGUMENTS = 8 -- of a limiter
 local limiters = #KEYS / 5
 
--- read_limiter returns what is asked of a limiter, numbered from 0, with its configuration and its
+-- read_part returns what is asked of a limiter, numbered from 0, with its configuration and its
 -- state; or nil and a status. found: an earlier attempt was executed, and counted so much.
-local function read_limiter(number, found)
+local function read_part(number, found)
   local record, configured_rate, flags, granularity, _, _, wanted, most =
     unpack(ARGV, 3 + ARGUMENTS * number, 2 + ARGUMENTS * (number + 1))
-  local limiter, fault = read_config(5 * number, configured_rate ~= '' and configured_rate or nil)
-  local enforced = find(flags, ENFORCE, 1, true)
-  if not limiter or enforced and limiter.mismatch and not found then
-    return nil, enforced and 8 or fault
+  local own_clock = not find(flags, SERVER_TIME, 1, true)
+  local limiter, state, now = read_limiter(
+    number, configured_rate ~= '' and configured_rate or nil, flags, own_clock and client_now or '', found
+  )
+  if not limiter then
+    return nil, state
   end
-  local now = read_clock(find(flags, SERVER_TIME, 1, true) and '' or client_now)
-  local state = load_state(limiter, now, find(flags, REBUILD, 1, true), find(flags, CHECK, 1, true))
-  state.notes = state.notes + (limiter.mismatch and RATE_MISMATCH or 0)
   wanted = tonumber(wanted)
   return {
     limiter = limiter,
@@ -64,7 +64,7 @@ local function read_limiter(number, found)
     prefix = string.sub(record, 1, -5),
     granularity = tonumber(granularity),
     whole_scores = find(flags, WHOLE_SCORES, 1, true),
-    own_clock = not find(flags, SERVER_TIME, 1, true),
+    own_clock = own_clock,
     wanted = wanted,
     counted = found or math.max(0, math.min(wanted, state.free + tonumber(most) * limiter.rate)),
   }
@@ -138,7 +138,7 @@ if age then
 end
 local all = {}
 for i = 0, limiters - 1 do
-  local one, status = read_limiter(i, found and found[i])
+  local one, status = read_part(i, found and found[i])
   if not one then
     return { status, i }
   end

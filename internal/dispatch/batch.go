@@ -276,12 +276,19 @@ func (q *queue) fail(m schedule.Moment, b *batch, o exchange.Outcome) schedule.F
 		behind = o.Cause
 	}
 	err := o.Err
-	// After any other error, an attempt may still be under way and write what is read here.
-	if q.isSet() && (errors.Is(err, script.ErrNotInitialized) || errors.Is(err, script.ErrUntold)) &&
-		b.joint.failed >= 0 {
-		err = schedule.MemberError{Limiter: b.joint.failed, Err: err}
+	if q.isSet() {
+		err = ofMember(err, &b.joint.failed)
 	}
 	return q.schedule.Fail(m, &b.Batch, err, behind)
+}
+
+// ofMember tells which limiter of several an error is about, if one of them refused to decide.
+// After any other error, an attempt may still be under way and write failed, which is not read then.
+func ofMember(err error, failed *int) error {
+	if (errors.Is(err, script.ErrNotInitialized) || errors.Is(err, script.ErrUntold)) && *failed >= 0 {
+		return schedule.MemberError{Limiter: *failed, Err: err}
+	}
+	return err
 }
 
 // saw keeps what a reply of Redis says about each limiter, and the lease that it brings.

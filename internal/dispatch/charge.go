@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"time"
 
@@ -10,7 +9,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/exchange"
 	"github.com/rratelimiter/rratelimiter/internal/localgrant"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
-	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -143,9 +141,7 @@ func (ch *charge) Done(o exchange.Outcome) {
 		if o.Away {
 			charged, _ = ch.locally(o.Retry)
 		}
-		if (errors.Is(o.Err, script.ErrNotInitialized) || errors.Is(o.Err, script.ErrUntold)) && ch.failed >= 0 {
-			o.Err = schedule.MemberError{Limiter: ch.failed, Err: o.Err}
-		}
+		o.Err = ofMember(o.Err, &ch.failed)
 	}
 	ch.complete(charged, o)
 }

@@ -204,16 +204,12 @@ func orNone(n int64) any {
 func (r *AcquireRequest) date(e *Encoder, ask Ask, now int64) {
 	r.now = now
 	if r.Records > 0 {
-		if !e.ServerTime {
-			r.first = min(r.first, now) // the clock may have gone back
-		}
+		r.first = e.searchFrom(r.first, now, false)
 		return
 	}
 	r.draw(e, ask)
 	r.setGroups(ask)
-	if r.first = now; e.ServerTime {
-		r.first = e.served.Load()
-	}
+	r.first = e.searchFrom(0, now, true)
 }
 
 // draw gives r new ids and makes the record of all that is asked for.

@@ -104,14 +104,11 @@ func (r *AllowAll) date(now int64) {
 	r.dated = now
 	for i := range r.Parts {
 		m := &r.Parts[i]
-		if m.ids == 0 {
+		first := m.ids == 0
+		if first {
 			r.draw(i)
-			if m.since = now; m.ServerTime {
-				m.since = m.served.Load()
-			}
-		} else if !m.ServerTime {
-			m.since = min(m.since, now) // the clock may have gone back
 		}
+		m.since = m.searchFrom(m.since, now, first)
 	}
 }
 

@@ -59,15 +59,7 @@ func (r *Charge) Args(args []any, find bool) []any {
 
 // date sets the time from which on records are searched, and draws ids for the first attempt.
 func (m *ChargePart) date(now int64, first bool) {
-	switch {
-	case first && m.ServerTime:
-		m.since = m.served.Load()
-	case first:
-		m.since = now
-	case !m.ServerTime:
-		m.since = min(m.since, now) // the clock may have gone back
-	}
-	if !first {
+	if m.since = m.searchFrom(m.since, now, first); !first {
 		return
 	}
 	// A charge has at most nine records for each interval of the debt (lua/shared/debt.lua), those of

@@ -147,3 +147,18 @@ func TTL(ms int64) time.Duration {
 	}
 	return max(Millis(ms), time.Millisecond)
 }
+
+// searchFrom returns a time (µs) that is no later than any attempt of a call: records of the call
+// are searched from then on. now is that of the attempt to be made, and before what the attempt in
+// front of it had, if it is not the first.
+func (e *Encoder) searchFrom(before, now int64, first bool) int64 {
+	switch {
+	case first && e.ServerTime:
+		return e.served.Load()
+	case first:
+		return now
+	case e.ServerTime:
+		return before
+	}
+	return min(before, now) // the clock may have gone back
+}
