@@ -545,7 +545,8 @@ func (c *Client) waitInOrder(
 }
 
 // askInOrder asks one limiter after the other. If one refuses, or if the timeout ends while the
-// request is queued at one, it gives back what it took. It fills in the sources as askTogether does.
+// request is queued at one, it gives back what it took. It fills in the sources as askTogether
+// does.
 func (c *Client) askInOrder(
 	ctx context.Context, operation string, a dispatch.Ask, permits []int64, limiters []*Limiter,
 ) ([]Result, error) {

@@ -18,10 +18,11 @@ import (
 //
 // A permit counts from when a caller that waits would have had it: now if it is free, else as soon
 // as it returns. So an interval pays back at most the rate. A charge of three times the rate to an
-// unused limiter uses up the rate now and is a debt of twice the rate: the next permit is free after
-// three intervals. Permits that return within an eighth of an interval are stored together, with the
-// time of the last of them. [WithMaxDebt] bounds the debt, to the permits of ten intervals by
-// default. If n is more, Charge counts up to the bound and returns the Result with [ErrDebtBound].
+// unused limiter uses up the rate now and is a debt of twice the rate: the next permit is free
+// after three intervals. Permits that return within an eighth of an interval are stored together,
+// with the time of the last of them. [WithMaxDebt] bounds the debt, to the permits of ten intervals
+// by default. If n is more, Charge counts up to the bound and returns the Result with
+// [ErrDebtBound].
 //
 // Result.Allowed reports whether a permit was free before. So requests whose cost is charged later
 // pass as long as there is no debt. RetryAfter is the time until a permit is free, 0 if one is now,
@@ -30,8 +31,8 @@ import (
 //
 // If n is 0, Charge counts nothing and tells the same. If n is negative, the error is
 // ErrInvalidPermits. Without a rate the error is ErrNotInitialized. If the reply to the call is
-// lost, it is retried, and no permit is counted twice. If no retry has a reply, or if ctx ends while
-// the call is in flight, the error wraps ErrOutcomeUnknown.
+// lost, it is retried, and no permit is counted twice. If no retry has a reply, or if ctx ends
+// while the call is in flight, the error wraps ErrOutcomeUnknown.
 //
 // A lease of this process (WithLease) that covers n is used, without a call. Otherwise it ends, and
 // what it held is free before the charge. The deny cache (WithDenyCache) stops no charge, and knows
@@ -56,10 +57,10 @@ func (l *Limiter) Charge(ctx context.Context, n int64) (Result, error) {
 // ChargeAll is Charge for permits[i] of limiters[i]. The slices must have the same length. Limiters
 // that are listed twice, and names that are refused, are as for [Client.AllowAll].
 //
-// If all limiters can be asked in one step (see [Client.AllowAll]), all of them count, or none does.
-// Otherwise they are charged one after the other, in the order of the arguments, also those behind
-// one that fails: the error joins those of all calls, and a limiter whose call failed has a zero
-// Result. The results are in the order of the limiters, and valid also with [ErrDebtBound].
+// If all limiters can be asked in one step (see [Client.AllowAll]), all of them count, or none
+// does. Otherwise they are charged one after the other, in the order of the arguments, also those
+// behind one that fails: the error joins those of all calls, and a limiter whose call failed has a
+// zero Result. The results are in the order of the limiters, and valid also with [ErrDebtBound].
 func (c *Client) ChargeAll(ctx context.Context, permits []int64, limiters ...*Limiter) ([]Result, error) {
 	const operation = "charge all"
 	asked, err := c.distinct(operation, permits, limiters, 0)

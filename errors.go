@@ -17,16 +17,16 @@ var (
 	// missing or invalid field. SetRate sets the rate in both cases. TrySetRate and WithRate set
 	// missing fields, but do not replace invalid ones.
 	ErrNotInitialized = script.ErrNotInitialized
-	// ErrExceedsRate means that one request asked for more permits than the rate has. At a rate of 0,
-	// any request does. This error is a refusal, not a failure of Redis.
+	// ErrExceedsRate means that one request asked for more permits than the rate has. At a rate of
+	// 0, any request does. This error is a refusal, not a failure of Redis.
 	ErrExceedsRate = schedule.ErrExceedsRate
-	// ErrInvalidPermits means that a request asked for fewer than one permit (Release, Return, Charge,
-	// ChargeAll, Settle: fewer than zero), or that AllowAllN, AcquireAllN, TakeAll, ChargeAll or
-	// GrantAll.Settle got slices of different lengths.
+	// ErrInvalidPermits means that a request asked for fewer than one permit (Release, Return,
+	// Charge, ChargeAll, Settle: fewer than zero), or that AllowAllN, AcquireAllN, TakeAll,
+	// ChargeAll or GrantAll.Settle got slices of different lengths.
 	ErrInvalidPermits = errors.New("rratelimiter: invalid number of permits")
-	// ErrDebtBound means that Charge, ChargeAll or Settle counted fewer permits than were used, because
-	// the debt is as large as [WithMaxDebt] allows. The text has the number that was counted. The other
-	// results of the method are valid.
+	// ErrDebtBound means that Charge, ChargeAll or Settle counted fewer permits than were used,
+	// because the debt is as large as [WithMaxDebt] allows. The text has the number that was
+	// counted. The other results of the method are valid.
 	ErrDebtBound = errors.New("rratelimiter: the debt has reached its bound")
 	// ErrInvalidRate means that a Rate cannot be set. The text names the invalid field.
 	ErrInvalidRate = errors.New("rratelimiter: invalid rate")
@@ -34,26 +34,26 @@ var (
 	// return no error. If one of their options is invalid, every method of the limiter returns
 	// ErrInvalidOption.
 	ErrInvalidOption = errors.New("rratelimiter: invalid option")
-	// ErrOutcomeUnknown means that Redis may have executed a call whose reply the caller did not get.
-	// The most frequent cause is that the caller's context ended while the call was in flight: the
-	// error then wraps both ctx.Err() and ErrOutcomeUnknown. Otherwise the reply was lost. Then no
-	// retry was answered within WithCallTimeout, or a retry could not find out what the earlier
+	// ErrOutcomeUnknown means that Redis may have executed a call whose reply the caller did not
+	// get. The most frequent cause is that the caller's context ended while the call was in flight:
+	// the error then wraps both ctx.Err() and ErrOutcomeUnknown. Otherwise the reply was lost. Then
+	// no retry was answered within WithCallTimeout, or a retry could not find out what the earlier
 	// attempt was granted, or there was no retry because it could have taken permits twice. Permits
-	// may be taken that no caller received. ErrOutcomeUnknown wraps the cause. If no call carried the
-	// request yet, the error is only the cause, without ErrOutcomeUnknown.
+	// may be taken that no caller received. ErrOutcomeUnknown wraps the cause. If no call carried
+	// the request yet, the error is only the cause, without ErrOutcomeUnknown.
 	ErrOutcomeUnknown = script.ErrOutcomeUnknown
-	// ErrUnavailable means that Redis could not be reached, that no connection or no reply came within
-	// WithCallTimeout, or that the server replied with one of these errors: LOADING, BUSY, READONLY,
-	// MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max number of clients reached", or that nodes of a
-	// cluster disagree about a slot: the call got MOVED or ASK more often than MaxRedirects of the
-	// Redis client allows. ErrUnavailable wraps the cause. With WithFallback, the process decides
-	// acquiring calls instead, if it can (see there). If the caller's context has ended, the error is
-	// ctx.Err() instead of ErrUnavailable.
+	// ErrUnavailable means that Redis could not be reached, that no connection or no reply came
+	// within WithCallTimeout, or that the server replied with one of these errors: LOADING, BUSY,
+	// READONLY, MASTERDOWN, CLUSTERDOWN, TRYAGAIN, or "max number of clients reached", or that
+	// nodes of a cluster disagree about a slot: the call got MOVED or ASK more often than
+	// MaxRedirects of the Redis client allows. ErrUnavailable wraps the cause. With WithFallback,
+	// the process decides acquiring calls instead, if it can (see there). If the caller's context
+	// has ended, the error is ctx.Err() instead of ErrUnavailable.
 	ErrUnavailable = script.ErrUnavailable
-	// ErrCrossSlotName means that the keys that Redisson derives from a name are in different slots of
-	// the cluster, or on a Ring have different hash tags, so the name cannot be used. It also means
-	// this for the two names of a Rename. The keys of a name without braces, or with a complete hash
-	// tag ("{tag}x"), are always together.
+	// ErrCrossSlotName means that the keys that Redisson derives from a name are in different slots
+	// of the cluster, or on a Ring have different hash tags, so the name cannot be used. It also
+	// means this for the two names of a Rename. The keys of a name without braces, or with a
+	// complete hash tag ("{tag}x"), are always together.
 	ErrCrossSlotName = script.ErrCrossSlotName
 )
 

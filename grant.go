@@ -136,9 +136,9 @@ func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 // that were charged do not come back. Once the interval of the grant is over, nothing comes back,
 // and what is charged counts from then on.
 //
-// If used is negative, or positive for a nil grant, the error is ErrInvalidPermits. The other errors
-// are those of Return or of Charge. With ErrOutcomeUnknown or ErrDebtBound no later Settle charges
-// these permits again; after another error it does.
+// If used is negative, or positive for a nil grant, the error is ErrInvalidPermits. The other
+// errors are those of Return or of Charge. With ErrOutcomeUnknown or ErrDebtBound no later Settle
+// charges these permits again; after another error it does.
 func (g *Grant) Settle(ctx context.Context, used int64) error {
 	const operation = "settle"
 	if g == nil {
@@ -182,9 +182,9 @@ func (all GrantAll) Return(ctx context.Context) (int64, error) {
 	return returned.Load(), err
 }
 
-// Settle makes the permits of each grant those that were used, used[i] of the grant i, by calls that
-// run at the same time. The error joins those of all calls. See [Grant.Settle]. The slices must have
-// the same length, else the error is ErrInvalidPermits and nothing is settled.
+// Settle makes the permits of each grant those that were used, used[i] of the grant i, by calls
+// that run at the same time. The error joins those of all calls. See [Grant.Settle]. The slices
+// must have the same length, else the error is ErrInvalidPermits and nothing is settled.
 func (all GrantAll) Settle(ctx context.Context, used []int64) error {
 	if len(used) != len(all) {
 		return fmt.Errorf("settle all: %w: %d numbers for %d grants", ErrInvalidPermits, len(used), len(all))

@@ -45,11 +45,11 @@ type Rate struct {
 	// TakeUpTo take nothing.
 	Permits  int64
 	Interval time.Duration // whole milliseconds, at least 1 ms
-	// KeepAlive is the time from the last use of the limiter until Redis removes it (Redisson 3.38 and
-	// later): whole milliseconds, at least Interval. 0 means that it is never removed. A call that
-	// leaves callers waiting keeps the limiter for at least Interval + 1 s, and the next one comes
-	// before that. Redisson does not: beside it, choose a KeepAlive that is longer than the waits of
-	// callers.
+	// KeepAlive is the time from the last use of the limiter until Redis removes it (Redisson 3.38
+	// and later): whole milliseconds, at least Interval. 0 means that it is never removed. A call
+	// that leaves callers waiting keeps the limiter for at least Interval + 1 s, and the next one
+	// comes before that. Redisson does not: beside it, choose a KeepAlive that is longer than the
+	// waits of callers.
 	KeepAlive time.Duration
 }
 
@@ -141,7 +141,8 @@ func (r Rate) String() string {
 // interval is a unit (ms, s, m, h, d, w, sec, second, min, minute, hour, day, week), a duration in
 // the syntax of time.ParseDuration, or a whole number of days or weeks, such as 7d or 2w. After it,
 // " per client" and " keep-alive " with an interval are optional, in this order. A month and a year
-// have no fixed length, so no rate has them. The error is ErrInvalidRate and names the invalid part.
+// have no fixed length, so no rate has them. The error is ErrInvalidRate and names the invalid
+// part.
 func ParseRate(s string) (Rate, error) {
 	rest, keepAlive, kept := strings.Cut(strings.TrimSpace(s), keepAliveText)
 	rest, perClient := strings.CutSuffix(rest, perClientText)

@@ -233,27 +233,29 @@ func (l *Limiter) MaxDebt() int { return int(l.settings.MaxDebt) }
 // Result is the outcome of one request, with all that an HTTP response needs.
 type Result struct {
 	Allowed bool
-	// permits of the rate under which the request was decided; with WithFallback perhaps the process's
-	// own limit
+	// permits of the rate under which the request was decided; with WithFallback perhaps the
+	// process's own limit
 	Limit int64
-	// Remaining is the number of permits free after this request. A call reads at most 2,000 expired
-	// records, so the permits of further ones are not included. It is 0 if Redis refuses the request
-	// while callers of this process wait. For an AllowAll in one step, only callers of AcquireAll
-	// count that wait for the same limiters, listed in the same order.
+	// Remaining is the number of permits free after this request. A call reads at most 2,000
+	// expired records, so the permits of further ones are not included. It is 0 if Redis refuses
+	// the request while callers of this process wait. For an AllowAll in one step, only callers of
+	// AcquireAll count that wait for the same limiters, listed in the same order.
 	Remaining int64
-	// RetryAfter is 0 if Allowed; [Limiter.Charge] has its own rule. Otherwise it is the time until the
-	// requested permits are free, if no client takes permits until then. If Redis refuses the request
-	// while callers of this process wait, it is at least the time until the first of them can be
-	// served. For an AllowAll in one step, the same callers count as for Remaining.
+	// RetryAfter is 0 if Allowed; [Limiter.Charge] has its own rule. Otherwise it is the time until
+	// the requested permits are free, if no client takes permits until then. If Redis refuses the
+	// request while callers of this process wait, it is at least the time until the first of them
+	// can be served. For an AllowAll in one step, the same callers count as for Remaining.
 	RetryAfter time.Duration
 	// NextAfter is the time until the next of the permits in use returns, if no client gives back
-	// permits until then. It is 0 if no permit is in use, or if the time is not known. NextAfter may
-	// be too long in two cases. After a grant from a lease, or one that leaves more than half of the
-	// limiter's permits free, it may be the time until the permits of this grant return. After a
-	// refusal by the deny cache, or while callers of this process wait, it may be RetryAfter.
+	// permits until then. It is 0 if no permit is in use, or if the time is not known. NextAfter
+	// may be too long in two cases. After a grant from a lease, or one that leaves more than half
+	// of the limiter's permits free, it may be the time until the permits of this grant return.
+	// After a refusal by the deny cache, or while callers of this process wait, it may be
+	// RetryAfter.
 	NextAfter time.Duration
-	// ResetAfter, after a refusal, is the time until all permits are free, if no client takes or gives
-	// back permits until then. After a grant it is the time until the permits of this grant are free:
-	// one interval; with WithGranularity(d) up to d more, with WithLease(d) up to 1.25 d more.
+	// ResetAfter, after a refusal, is the time until all permits are free, if no client takes or
+	// gives back permits until then. After a grant it is the time until the permits of this grant
+	// are free: one interval; with WithGranularity(d) up to d more, with WithLease(d) up to 1.25 d
+	// more.
 	ResetAfter time.Duration
 }

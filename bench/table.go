@@ -320,8 +320,8 @@ func tablesText(r *Report) string {
 	return b.String()
 }
 
-// overview returns the requests per second of the contenders. The terminal shows the other workloads
-// and rows, too.
+// overview returns the requests per second of the contenders. The terminal shows the other
+// workloads and rows, too.
 func overview(r *Report) grid {
 	columns := []column{
 		{"1 limiter, 1 caller", hotName(1)}, {"1,024 callers", hotName(1024)},

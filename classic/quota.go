@@ -21,8 +21,8 @@ var (
 // period starts at zero, as with a monthly bill.
 //
 // Layout: user::DATE holds the count of a day, user::week:DATE, user::month:DATE or user::year:DATE
-// that of a longer period, where DATE is its first day. INCRBY and DECRBY write it, and it expires a
-// minute after the end of the period, since clocks differ. A key without a TTL gets it again, an
+// that of a longer period, where DATE is its first day. INCRBY and DECRBY write it, and it expires
+// a minute after the end of the period, since clocks differ. A key without a TTL gets it again, an
 // invalid count is replaced by zero, and a count below zero is zero.
 //
 // A day ends when the date at its Location changes. If daylight saving time begins there at

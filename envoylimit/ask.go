@@ -202,8 +202,9 @@ func (n never) Allow(context.Context, int64) (rratelimiter.Result, error) {
 // never reports whether the sum refuses the request in any case.
 func (s *sum) never() bool { return s.claim.Limiter == never{s.per().Permits} }
 
-// enforced returns the claims that can refuse the request. Those that take no permits are one claim,
-// which is the first. If one refuses in any case, the others that take permits are not checked.
+// enforced returns the claims that can refuse the request. Those that take no permits are one
+// claim, which is the first. If one refuses in any case, the others that take permits are not
+// checked.
 func enforced(sums []*sum) ([]httplimit.Claim, *charge) {
 	var claims, refusing []httplimit.Claim
 	var apartOf []*sum

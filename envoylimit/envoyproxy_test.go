@@ -162,9 +162,9 @@ type theirModel struct {
 	used map[string]int
 }
 
-// send returns what the response to a request is: its code and, of each descriptor of a request that
-// passes, what is left of which limit. All or no counters are used, but for those in shadow mode: so
-// it is in this project.
+// send returns what the response to a request is: its code and, of each descriptor of a request
+// that passes, what is left of which limit. All or no counters are used, but for those in shadow
+// mode: so it is in this project.
 func (m *theirModel) send(r *ratelimitv3.RateLimitRequest) string {
 	type ask struct {
 		d       *their

@@ -30,8 +30,8 @@ func Label(limiter string) string {
 }
 
 // Label is the function Label, with the values of entries for which rules have ValueToMetric or
-// DetailedMetric: "shop:remote_address=192.0.2.1:method". Values can be many: promlimit counts those
-// above Config.MostLabels as "other".
+// DetailedMetric: "shop:remote_address=192.0.2.1:method". Values can be many: promlimit counts
+// those above Config.MostLabels as "other".
 func (s *Service) Label(limiter string) string {
 	label := Label(limiter)
 	domains := s.domains.Load()

@@ -153,7 +153,8 @@ func TestPostpaidBesideOtherDescriptors(t *testing.T) {
 			"OVER_LIMIT: OVER_LIMIT 0 of 0/SECOND, OK 200 of 1000/MINUTE in 1m0s")
 		e.send(hits(to("shop", of("plain=2"), of("tokens=1")), 1, 400),
 			"OK: OK 9 of 10/MINUTE in 1m0s, OK 0 of 1000/MINUTE in 1m0s")
-		// One with postpaid refuses, or one that only asks: the others take nothing, the charges count.
+		// One with postpaid refuses, or one that only asks: the others take nothing, the charges
+		// count.
 		e.send(hits(to("shop", of("plain=2"), of("tokens=1"), of("more=1")), 1, 0, 300),
 			"OVER_LIMIT: OK, OVER_LIMIT 0 of 1000/MINUTE in 1m0s, OK 700 of 1000/MINUTE in 1m0s")
 		e.send(hits(to("shop", of("plain=2"), of("tokens=1"), of("more=1")), 1, 1, 300),
@@ -162,8 +163,8 @@ func TestPostpaidBesideOtherDescriptors(t *testing.T) {
 	})
 }
 
-// A check in debt is answered from the deny cache. While Redis is away, neither a check nor a charge
-// passes for allowed.
+// A check in debt is answered from the deny cache. While Redis is away, neither a check nor a
+// charge passes for allowed.
 func TestPostpaidWithoutCallsAndWithoutRedis(t *testing.T) {
 	s := redistest.Real(t)
 	e := serve(t, s, postpaid, rratelimiter.WithLimiterDefaults(rratelimiter.WithDenyCache(10)))

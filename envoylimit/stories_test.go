@@ -203,7 +203,8 @@ func (m model) decide(domain string, all []asked, now time.Time) (over bool) {
 // A request is over the limit exactly if its descriptors together ask a limiter for more than is
 // free, and then it takes nothing. A valid request gets no error, unless a limit applies and Redis
 // fails: then it takes nothing, either.
-// Failures are the errors that a policy was told. Calls can tell them after their request has ended.
+// Failures are the errors that a policy was told. Calls can tell them after their request has
+// ended.
 type failures struct {
 	mu  sync.Mutex
 	all []error

@@ -43,8 +43,8 @@ type Pacer struct {
 	Limiter *rratelimiter.Limiter
 	// MaxPause is the longest pause that one call can cause; 0 means 1 minute.
 	MaxPause time.Duration
-	// Logger gets one line for each pause in which permits could not be taken or given back. nil means
-	// slog.Default().
+	// Logger gets one line for each pause in which permits could not be taken or given back. nil
+	// means slog.Default().
 	Logger *slog.Logger
 
 	once  sync.Once

@@ -43,8 +43,8 @@ func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 
 // CostAfter returns the same limit for requests whose cost in permits is known only after the
 // response: for example the tokens of a language model, which the handler sets in a header field. f
-// is called as in CountIf, and the text there applies to it. f returns the cost of the request. If f
-// is nil, the cost is the sum of what the handler has told by [Charge].
+// is called as in CountIf, and the text there applies to it. f returns the cost of the request. If
+// f is nil, the cost is the sum of what the handler has told by [Charge].
 //
 // The request took its permits (one, or the result of Cost) before:
 //   - If the cost is higher, the difference is charged: it counts in full, also if it is not free.
@@ -57,9 +57,10 @@ func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 // limits of the request are checked one by one.
 //
 // The limiter must have the method Charge, as those of the packages rratelimiter and classic have.
-// Otherwise each check of the limit fails with ErrInvalidOption. If this process granted the permits
-// locally (FailLocal; at least one permit), f is not called, and the cost is not corrected. If a
-// limit has both CountIf and CostAfter, and the function of CountIf returns false, the cost is 0.
+// Otherwise each check of the limit fails with ErrInvalidOption. If this process granted the
+// permits locally (FailLocal; at least one permit), f is not called, and the cost is not corrected.
+// If a limit has both CountIf and CostAfter, and the function of CountIf returns false, the cost is
+// 0.
 func (l Limit) CostAfter(f func(status int, h http.Header) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)

@@ -15,9 +15,9 @@ import (
 // with what the limiter has counted.
 
 // Charge tells that the request of ctx has used n more permits, while it is handled: so a long
-// response counts before it ends. It is for limits with [Limit.CostAfter]: for those with the names,
-// or for all of the request if there is no name. The permits that the request took cover what is
-// used first. What exceeds them is charged.
+// response counts before it ends. It is for limits with [Limit.CostAfter]: for those with the
+// names, or for all of the request if there is no name. The permits that the request took cover
+// what is used first. What exceeds them is charged.
 //
 // Charge returns at once. The permits are charged in the background, with one call of each limit at
 // a time, for at most 1 s. The next call has what is told during it. Policy.OnError and

@@ -206,8 +206,8 @@ func (c *charging) Charge(_ context.Context, n int64) (rratelimiter.Result, erro
 	return rratelimiter.Result{Allowed: true}, <-c.ends
 }
 
-// A handler may charge as often as it likes: one call of a limit is in flight at a time. What a call
-// did not count is in the next one, unless it may have counted.
+// A handler may charge as often as it likes: one call of a limit is in flight at a time. What a
+// call did not count is in the next one, unless it may have counted.
 func TestChargesOfARequest(t *testing.T) {
 	failed := errors.New("failed")
 	for name, c := range map[string]struct {

@@ -64,10 +64,10 @@ package httplimit
 // a limiter. client.go finds the client's address. skip.go has the rules for unlimited requests.
 // readings.go has the paths that servers can read in the path of a request. policy.go decides by
 // the replies of the limits, or without replies. ask.go checks several limits. apart.go checks
-// limits one by one. after.go and bill.go correct the permits of a request after its response. away.go records
-// which limits cannot be reached. local.go decides without Redis. shadow.go checks limits that
-// refuse no request. penalty.go refuses a key for a time. headers.go writes the response header
-// fields. transport.go limits outgoing requests.
+// limits one by one. after.go and bill.go correct the permits of a request after its response.
+// away.go records which limits cannot be reached. local.go decides without Redis. shadow.go checks
+// limits that refuse no request. penalty.go refuses a key for a time. headers.go writes the
+// response header fields. transport.go limits outgoing requests.
 
 import (
 	"context"
@@ -93,17 +93,18 @@ import (
 // "path" with a rate of 0. Rules of Skip and Policy.Failure do not change this, but with
 // Policy.Shadow the request passes.
 type Guard struct {
-	// Policy decides what happens if a limit refuses, or if limits cannot be checked. nil means a zero
-	// Policy that belongs to this guard. Several guards may share a policy. ActivePolicy returns the
-	// policy in use.
+	// Policy decides what happens if a limit refuses, or if limits cannot be checked. nil means a
+	// zero Policy that belongs to this guard. Several guards may share a policy. ActivePolicy
+	// returns the policy in use.
 	Policy *Policy
 	// Skip lists the rules for unlimited requests: a request is not limited if any of the rules is
 	// true for it. If servers can read several paths in the request, this must hold for each of the
 	// paths.
 	Skip []Rule
 	// XRateLimit adds the header fields X-RateLimit-Limit and X-RateLimit-Remaining (permits) and
-	// X-RateLimit-Reset (seconds, as t in the field RateLimit). They describe the limit that refuses
-	// for the longest time or, if none refuses, the limit with the smallest part of its permits left.
+	// X-RateLimit-Reset (seconds, as t in the field RateLimit). They describe the limit that
+	// refuses for the longest time or, if none refuses, the limit with the smallest part of its
+	// permits left.
 	XRateLimit bool
 	// PartitionKeys adds the key of each limiter as parameter pk to the fields RateLimit and
 	// RateLimit-Policy. Clients then see the keys, so the keys must not contain secrets.
@@ -111,13 +112,13 @@ type Guard struct {
 	// CORS is for requests of scripts in web pages of other origins. Preflight requests are not
 	// limited, because browsers send them by themselves. Responses to requests with an Origin let
 	// scripts read the fields RateLimit, RateLimit-Policy and Retry-After
-	// (Access-Control-Expose-Headers). The rest of CORS is the task of another middleware, which must
-	// be outside of the guard: without its fields, scripts cannot read a refusal.
+	// (Access-Control-Expose-Headers). The rest of CORS is the task of another middleware, which
+	// must be outside of the guard: without its fields, scripts cannot read a refusal.
 	CORS bool
-	// Refuse writes the response to a request that does not pass, after the header fields are set. nil
-	// writes a response of type application/problem+json: with status 429 if a limit refused, with 414
-	// or 400 if the path cannot be read (see Guard), and otherwise with 503 (the limits could not be
-	// checked, or the request's context has ended).
+	// Refuse writes the response to a request that does not pass, after the header fields are set.
+	// nil writes a response of type application/problem+json: with status 429 if a limit refused,
+	// with 414 or 400 if the path cannot be read (see Guard), and otherwise with 503 (the limits
+	// could not be checked, or the request's context has ended).
 	Refuse func(w http.ResponseWriter, r *http.Request, d Decision)
 
 	zero   Policy

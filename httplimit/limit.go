@@ -26,8 +26,8 @@ type Claim struct {
 	// decides; nil or a nil *rratelimiter.Limiter: the request is not limited
 	Limiter Allower
 	Permits int64 // number of permits that the request takes; 0 means the default 1
-	// rate of the limiter, if known; without it, RateLimit-Policy has no window, and FailLocal cannot
-	// decide
+	// rate of the limiter, if known; without it, RateLimit-Policy has no window, and FailLocal
+	// cannot decide
 	Rate rratelimiter.Rate
 
 	Unit string // what a permit stands for, in RateLimit-Policy; "": a request (see Limit.Unit)
@@ -189,8 +189,8 @@ func limiterName(name, key string) string {
 // use the same limiter if it is a *rratelimiter.Limiter. The Claim has no Rate, so RateLimit-Policy
 // has no window (w), and FailLocal lets the requests pass while Redis is away: a
 // *rratelimiter.Limiter with rratelimiter.WithFallback decides instead. Shared panics if a
-// *rratelimiter.Limiter has an invalid option. A limit with CountIf or CostAfter and a Penalty needs
-// Per or PerFunc instead.
+// *rratelimiter.Limiter has an invalid option. A limit with CountIf or CostAfter and a Penalty
+// needs Per or PerFunc instead.
 func Shared(name string, limiter Allower) Limit {
 	mustBeValid(Claim{Name: name, Limiter: limiter})
 	return func(*http.Request) Claim { return Claim{Name: name, Limiter: limiter, Permits: 1} }

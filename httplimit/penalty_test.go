@@ -361,8 +361,8 @@ func TestPenaltyFromTheDenyCache(t *testing.T) {
 				t.Errorf("%s: %d calls for 950 refusals, want at most %d", what, n, most)
 			}
 		}
-		// what the penalty has left, that the limit refuses, that it begins; then that it goes on, and
-		// that the limit has the permits again
+		// what the penalty has left, that the limit refuses, that it begins; then that it goes on,
+		// and that the limit has the permits again
 		refused("the first penalty", 5)
 		r.Advance(time.Minute)
 		wantCodes(t, h, "192.0.2.1", "/", 200, 200, 200, 200, 200)
@@ -441,8 +441,8 @@ func TestPenaltyOfALimitThatCountsWithoutARate(t *testing.T) {
 	}
 }
 
-// A request that costs more than a rate that the guard does not know asks for one permit, also while
-// it has a penalty.
+// A request that costs more than a rate that the guard does not know asks for one permit, also
+// while it has a penalty.
 func TestPenaltyOfACostAboveTheRate(t *testing.T) {
 	client := limittest.New(t).Client()
 	shared := client.RateLimiter("a", rratelimiter.WithRate(rratelimiter.PerMinute(1)))

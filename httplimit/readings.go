@@ -42,10 +42,10 @@ import (
 //	[6] /a/b with encodedSolidusHandling="decode"; /a/..;/b and /a/..;x/b are /b, too
 //	[7] unless merge_slashes is off         [8] unless case sensitive routing is set
 //
-// For Node, //x/a and /\x/a are /a. nginx and a reverse proxy in Go pass a path on as the client sent
-// it. If nginx's proxy_pass has a path, nginx passes on what it reads itself: Tomcat behind it then
-// takes %3B for the semicolon of a parameter. With $uri in proxy_pass, the server behind it reads
-// /login for /login%3Fx and /login%23x.
+// For Node, //x/a and /\x/a are /a. nginx and a reverse proxy in Go pass a path on as the client
+// sent it. If nginx's proxy_pass has a path, nginx passes on what it reads itself: Tomcat behind it
+// then takes %3B for the semicolon of a parameter. With $uri in proxy_pass, the server behind it
+// reads /login for /login%3Fx and /login%23x.
 
 const (
 	longestPath = 8 << 10 // maximum length in bytes of a path, as it is sent, that is not plain

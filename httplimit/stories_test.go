@@ -184,7 +184,8 @@ func drawStory(t *rapid.T) story {
 
 // TestStories judges random stories.
 func TestStories(t *testing.T) {
-	// a story that fails is played again, to make it shorter: requests at the same time have no certain order
+	// a story that fails is played again, to make it shorter: requests at the same time have no
+	// certain order
 	tries := 1
 	rapid.Check(t, func(rt *rapid.T) {
 		s := drawStory(rt)
@@ -198,8 +199,8 @@ func TestStories(t *testing.T) {
 }
 
 // What no request could be checked with is refused where the limit is made, and nothing else is:
-// Per, Shared and Penalty panic exactly if a value is out of its bounds or two options of the limiter
-// do not go together.
+// Per, Shared and Penalty panic exactly if a value is out of its bounds or two options of the
+// limiter do not go together.
 func TestLimitsAreRefusedWhereTheyAreMade(t *testing.T) {
 	server := limittest.New(t)
 	client := server.Client()

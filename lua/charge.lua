@@ -70,9 +70,9 @@ local function read_part(number, found)
   }
 end
 
--- find_charge returns what an earlier attempt counted at each limiter; false if it was not executed,
--- nil if that is no longer known. Where its permits are not searched, it counted all that is
--- wanted.
+-- find_charge returns what an earlier attempt counted at each limiter; false if it was not
+-- executed, nil if that is no longer known. Where its permits are not searched, it counted all that
+-- is wanted.
 local function find_charge()
   --@include recover
   local counted, executed, known = {}, false, true

@@ -151,7 +151,8 @@ func TestCheckRulesReadsFilesOfEnvoyproxy(t *testing.T) {
 	}
 }
 
-// check-rules accepts exactly the files that the packages do which serve them, and prints each limit.
+// check-rules accepts exactly the files that the packages do which serve them, and prints each
+// limit.
 func TestCheckRulesAcceptsWhatIsServed(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	file := filepath.Join(t.TempDir(), "limits.yaml")

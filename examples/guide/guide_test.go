@@ -1,6 +1,7 @@
 // Package guide contains the code of the pages in docs, and runs that of the README. Each block of
-// Go on those pages occurs line by line in one of these tests, so that it compiles and does what its
-// page says. The blocks of Java occur in compat/java in the same way, and run in the tests of compat.
+// Go on those pages occurs line by line in one of these tests, so that it compiles and does what
+// its page says. The blocks of Java occur in compat/java in the same way, and run in the tests of
+// compat.
 package guide
 
 import (
@@ -33,7 +34,8 @@ func dedent(lines []string) []string {
 	return all
 }
 
-// holds reports whether a file contains the lines of a block in sequence, at any common indentation.
+// holds reports whether a file contains the lines of a block in sequence, at any common
+// indentation.
 func holds(file, block []string) bool {
 	for at := range max(len(file)-len(block)+1, 0) {
 		if slices.Equal(dedent(file[at:at+len(block)]), block) {
@@ -183,7 +185,8 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
-// A cell of a table of the README has one thought. Without the targets of its links, it is at most as long as a line.
+// A cell of a table of the README has one thought. Without the targets of its links, it is at most
+// as long as a line.
 func TestCellsOfTheReadmeAreShort(t *testing.T) {
 	target := regexp.MustCompile(`\]\([^)]*\)`)
 	for _, line := range linesOf(t, readme) {

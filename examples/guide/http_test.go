@@ -20,7 +20,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
-// patience is longer than the bound of a real program, so that a busy machine does not fail the tests.
+// patience is longer than the bound of a real program, so that a busy machine does not fail the
+// tests.
 const patience = 10 * time.Second
 
 func guarded(client *rratelimiter.Client, mux *http.ServeMux) http.Handler {

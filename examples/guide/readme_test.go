@@ -12,8 +12,8 @@ import (
 
 const goRedis = "github.com/redis/go-redis/v9"
 
-// TestTheProgramOfTheReadmeRuns builds the program of the README in a module of its own, as a reader
-// does, and runs it. Only the address of the server differs.
+// TestTheProgramOfTheReadmeRuns builds the program of the README in a module of its own, as a
+// reader does, and runs it. Only the address of the server differs.
 func TestTheProgramOfTheReadmeRuns(t *testing.T) {
 	blocks := blocksOf(t, readme, "go")
 	if len(blocks) != 1 {

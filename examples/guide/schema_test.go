@@ -66,7 +66,8 @@ func asJSON(value any) any {
 	return value
 }
 
-// The schema is valid, each file of the pages and of the tests passes, and each fails with an unknown field.
+// The schema is valid, each file of the pages and of the tests passes, and each fails with an
+// unknown field.
 func TestFilesOfLimitsPassTheSchema(t *testing.T) {
 	valid := withSchema(t)
 	files := map[string]string{}

@@ -136,7 +136,8 @@ func TestAJobThatCannotBeSentInTime(t *testing.T) {
 	}
 }
 
-// sendBatch sends a batch of mails, or as many of them as it gets permits for, and keeps the others.
+// sendBatch sends a batch of mails, or as many of them as it gets permits for, and keeps the
+// others.
 func sendBatch(ctx context.Context, client *rratelimiter.Client, batch []string, send func([]string),
 	keep func([]string) error) error {
 	mails := client.RateLimiter("mails",
@@ -181,7 +182,8 @@ func sendMail(ctx context.Context, client *rratelimiter.Client, from string, sen
 	return nil
 }
 
-// A sender without free permits waits, and takes no permit of the provider meanwhile: other senders get all of these.
+// A sender without free permits waits, and takes no permit of the provider meanwhile: other senders
+// get all of these.
 func TestMailsWaitForTwoLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := limittest.NewRealTime(t).Client()

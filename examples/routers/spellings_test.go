@@ -170,10 +170,12 @@ func nginx(sent string) string {
 	return resolved(p)
 }
 
-// decodingNginx is a model of what a server reads behind nginx with $uri in proxy_pass, which escapes nothing.
+// decodingNginx is a model of what a server reads behind nginx with $uri in proxy_pass, which
+// escapes nothing.
 func decodingNginx(sent string) string { return withoutQuery(nginx(sent)) }
 
-// whatwg is a model of new URL(sent, "http://shop.example").pathname, which was compared with Node. Any host will do.
+// whatwg is a model of new URL(sent, "http://shop.example").pathname, which was compared with Node.
+// Any host will do.
 func whatwg(sent string) string {
 	p := withoutQuery(sent)
 	if p == "" {
@@ -380,8 +382,8 @@ func checkSpellings(t *testing.T, one, two string) {
 		case found == login+" " && limiters(a, onlyLogin) == nil:
 			t.Errorf("%s serves %q for %q, to which the limit of %s does not apply", name, found, one, login)
 		}
-		// The rules are also for /static/ itself, which servers that ignore the final slash take for
-		// /static.
+		// The rules are also for /static/ itself, which servers that ignore the final slash take
+		// for /static.
 		if (skipped || skippedByOurs) && !strings.HasPrefix(found, static) && found != other+" /static" &&
 			found != other+" static" {
 			t.Errorf("%s serves %q for %q, which is skipped (%v, %v)", name, found, one, skipped, skippedByOurs)

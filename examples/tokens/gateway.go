@@ -15,8 +15,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 )
 
-// gateway.go forwards requests to the model, as far as the limits of their tenant allow. All answers
-// are streamed.
+// gateway.go forwards requests to the model, as far as the limits of their tenant allow. All
+// answers are streamed.
 
 // A plan is what a tenant may use.
 type plan struct {

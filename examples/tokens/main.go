@@ -3,8 +3,8 @@
 //
 //	go run ./tokens
 //
-// That needs no Redis, and a minute takes no time. With -redis redis://localhost:6379 the limits are
-// in that Redis, and a minute is 5 s.
+// That needs no Redis, and a minute takes no time. With -redis redis://localhost:6379 the limits
+// are in that Redis, and a minute is 5 s.
 //
 // The gateway counts the tokens while an answer streams, whether they are free or not. So an answer
 // that is longer than estimated is a debt, and later requests are refused until it is paid back.

@@ -12,9 +12,9 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 )
 
-// envoyproxy.go reads files of github.com/envoyproxy/ratelimit: one domain each, with other names of
-// fields than domains.go has. It makes the same Domain. A file that works there works here, or has a
-// fault: what would decide otherwise is refused, and what has no effect there has none here.
+// envoyproxy.go reads files of github.com/envoyproxy/ratelimit: one domain each, with other names
+// of fields than domains.go has. It makes the same Domain. A file that works there works here, or
+// has a fault: what would decide otherwise is refused, and what has no effect there has none here.
 
 // A Finding says what becomes of a field in the files of envoyproxy/ratelimit.
 type Finding struct {

@@ -472,8 +472,8 @@ func (p *parser) paths(node *yaml.Node, what string) (paths []string) {
 	return paths
 }
 
-// fields returns the values of a mapping by their names; nil if the node is not a mapping. form says
-// where the format is described.
+// fields returns the values of a mapping by their names; nil if the node is not a mapping. form
+// says where the format is described.
 func (p *parser) fields(node *yaml.Node, what string, known []string, form string) map[string]*yaml.Node {
 	if node.Kind != yaml.MappingNode {
 		p.fault(node.Line, "%s must have fields, one a line: %s", what, strings.Join(known, ", "))

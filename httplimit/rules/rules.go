@@ -127,9 +127,9 @@ type Config struct {
 	Redis rratelimiter.Redis
 	// Addr finds the address of a request's client, for the key address and for exempt.
 	Addr httplimit.ClientAddr
-	// Keys has the keys of the program, such as the user or the tenant. Each entry maps the word that
-	// the file uses to the key. If the word is address, path, route, all, or header with a name, it
-	// overrides the built-in key with this word.
+	// Keys has the keys of the program, such as the user or the tenant. Each entry maps the word
+	// that the file uses to the key. If the word is address, path, route, all, or header with a
+	// name, it overrides the built-in key with this word.
 	Keys map[string]httplimit.Key
 	// Every is the time between two reads of the file; 0 means 2 s.
 	Every time.Duration

@@ -47,9 +47,9 @@ func read(path string) ([]source, error) {
 	return sources, nil
 }
 
-// Load reads a file, or all files of a folder whose names end with .yaml or .yml, as ParseFile does.
-// In a folder, each limit and each domain is in one of the files. Limits are checked in the order
-// of the files' names.
+// Load reads a file, or all files of a folder whose names end with .yaml or .yml, as ParseFile
+// does. In a folder, each limit and each domain is in one of the files. Limits are checked in the
+// order of the files' names.
 func Load(path string, keys ...string) (File, error) {
 	sources, err := read(path)
 	if err != nil {

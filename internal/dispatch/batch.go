@@ -283,7 +283,8 @@ func (q *queue) fail(m schedule.Moment, b *batch, o exchange.Outcome) schedule.F
 }
 
 // ofMember tells which limiter of several an error is about, if one of them refused to decide.
-// After any other error, an attempt may still be under way and write failed, which is not read then.
+// After any other error, an attempt may still be under way and write failed, which is not read
+// then.
 func ofMember(err error, failed *int) error {
 	if (errors.Is(err, script.ErrNotInitialized) || errors.Is(err, script.ErrUntold)) && *failed >= 0 {
 		return schedule.MemberError{Limiter: *failed, Err: err}

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// File, Limit and Descriptor have the values of each field of a file, of a limit and of a descriptor
-// of a domain, the fields limits, domains and descriptors apart. 4294967295 is the most permits of a
-// rate, 9007199254740991 those of a quota, 2562047h the longest Duration.
+// File, Limit and Descriptor have the values of each field of a file, of a limit and of a
+// descriptor of a domain, the fields limits, domains and descriptors apart. 4294967295 is the most
+// permits of a rate, 9007199254740991 those of a quota, 2562047h the longest Duration.
 var (
 	File = map[string][]string{
 		"exempt":      {"10.0.0.0/8", "192.0.2.7", "[2001:db8::/32, 192.0.2.0/24]", "here"},

@@ -40,8 +40,8 @@ func (s *search) grant(w *world, permits int64, start, end time.Time) error {
 }
 
 // consistent checks what is stored: the free permits and the records add up to the rate, an
-// interval pays back at most the rate (unless a retry has dated a record anew), and no record counts
-// for longer than an interval and the time of a lease, or of a debt, from now on.
+// interval pays back at most the rate (unless a retry has dated a record anew), and no record
+// counts for longer than an interval and the time of a lease, or of a debt, from now on.
 func (s *search) consistent(w *world) error {
 	now := &s.stores.all[w.store]
 	sum, last := now.sum()

@@ -1,7 +1,7 @@
 // Package smallscope runs all interleavings of a few clients of one limiter, in a small scope: few
 // permits, few moments of time, few callers. A client has leases (WithLease), or no leases, or
-// charges permits, or is a client of another library, which calls its own script. Requests and replies take any time to
-// arrive, some never arrive, and clients crash.
+// charges permits, or is a client of another library, which calls its own script. Requests and
+// replies take any time to arrive, some never arrive, and clients crash.
 //
 // Clients use the real schedule.Queue, lease.Ledger, scripts, arguments and decoders of replies.
 // The package has its own code only for what package dispatch does around them: which method is

@@ -8,9 +8,9 @@ local DEBT_PART = 8 -- permits of a debt that return within this part of the int
 -- record expires, which can be one of the charge itself. So an interval pays back at most the rate.
 -- Those that return within an eighth of an interval share a record, with the time of the last of
 -- them: a charge has at most eight records and a few more for each interval of the debt. The second
--- result is when a permit is free after the charge, or an earlier time if there are too many records
--- (ms; nil: one is now, or none ever is), the third the score of the newest record (nil: there is
--- none).
+-- result is when a permit is free after the charge, or an earlier time if there are too many
+-- records (ms; nil: one is now, or none ever is), the third the score of the newest record (nil:
+-- there is none).
 local function charge_dates(one, counted)
   local limiter, state, now = one.limiter, one.state, one.now
   local records, interval = limiter.records, limiter.interval

@@ -8,7 +8,8 @@ local RECORD_EACH = 'r' -- a record for each grant
 local SERVER_TIME = 't' -- this server's clock, in the place of the caller's
 local NEXT = 'n' -- return when the next permit returns
 local DETAIL = 'd' -- return when permits will be free
--- grant a part of the only size rather than nothing; but nothing while expired records may hold the rest
+-- grant a part of the only size rather than nothing; but nothing while expired records may hold the
+-- rest
 local UP_TO = 'u'
 local STRICT_ONLY = 'q' -- the queue goes on behind the strict groups, so only these are granted
 local APART = 'j' -- join no record of another batch

@@ -1,7 +1,7 @@
 -- limiters.lua reads what a script for several limiters needs of each.
 
--- read_limiter returns the configuration and the state of a limiter, numbered from 0, and the time of
--- the call; or nil and a status. found: an earlier attempt of the call was executed.
+-- read_limiter returns the configuration and the state of a limiter, numbered from 0, and the time
+-- of the call; or nil and a status. found: an earlier attempt of the call was executed.
 local function read_limiter(number, configured_rate, flags, client_now, found)
   local limiter, fault = read_config(5 * number, configured_rate)
   local enforced = find(flags, ENFORCE, 1, true)

@@ -725,8 +725,8 @@ func TestTryAcquireAllTimeoutEndsBehindACallInFlight(t *testing.T) {
 	})
 }
 
-// Whatever timeouts end while calls are queued, in flight or between two calls: a call is granted or
-// refused, and no permit is taken that no caller got.
+// Whatever timeouts end while calls are queued, in flight or between two calls: a call is granted
+// or refused, and no permit is taken that no caller got.
 func TestManyTimeoutsOfTwoLimiters(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
@@ -798,7 +798,8 @@ func TestTryAcquireAllTimeoutEndsInAQueueOfOneLimiter(t *testing.T) {
 	}
 }
 
-// One after the other, a caller lets others be first when permits return, but not beyond its timeout.
+// One after the other, a caller lets others be first when permits return, but not beyond its
+// timeout.
 func TestTryAcquireAllTimeoutIsNotLate(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()

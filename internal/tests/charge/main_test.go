@@ -1,5 +1,5 @@
-// Package charge tests permits that are charged, free or not: what a charge counts and from when on,
-// what its result tells, how a debt is paid back, and how grants are settled.
+// Package charge tests permits that are charged, free or not: what a charge counts and from when
+// on, what its result tells, how a debt is paid back, and how grants are settled.
 package charge
 
 import (

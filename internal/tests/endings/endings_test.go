@@ -345,8 +345,8 @@ func fits(list string, names ...string) bool {
 	})
 }
 
-// readSpec reads the tables. A table begins with its head; the first column of the two that count is
-// "ending" or "option".
+// readSpec reads the tables. A table begins with its head; the first column of the two that count
+// is "ending" or "option".
 func readSpec(t *testing.T) *spec {
 	page, err := os.ReadFile("../../../docs/endings.md")
 	if err != nil {

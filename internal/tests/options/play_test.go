@@ -319,7 +319,8 @@ func (x *player) do(ctx context.Context, c *call) {
 	}
 }
 
-// charged notes what a charge has counted. One whose debt reached the bound is judged by the records.
+// charged notes what a charge has counted. One whose debt reached the bound is judged by the
+// records.
 func (c *call) charged() {
 	c.bound = errors.Is(c.err, rratelimiter.ErrDebtBound)
 	if c.bound {

@@ -113,7 +113,8 @@ func TestASetBehindACallerThatFailsLooksAgain(t *testing.T) {
 	})
 }
 
-// The first set waits for x alone. That the one behind it waits for y, and longer, does not delay it.
+// The first set waits for x alone. That the one behind it waits for y, and longer, does not delay
+// it.
 func TestASetDoesNotWaitForPermitsOfTheOneBehindIt(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()

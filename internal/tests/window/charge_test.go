@@ -41,9 +41,9 @@ func scoresOf(t *testing.T, commands []redistest.Command, permits string) (score
 	return scores
 }
 
-// Two processes with callers that try and wait, one of which also charges: when a permit is granted,
-// no more permits than the rate are held, those of a debt included. No interval pays back more than
-// the rate.
+// Two processes with callers that try and wait, one of which also charges: when a permit is
+// granted, no more permits than the rate are held, those of a debt included. No interval pays back
+// more than the rate.
 func TestNoWindowAboveTheRateWithCharges(t *testing.T) {
 	const permits, interval, lasts = 200, 250 * ms, 3 * time.Second
 	server := redistest.Real(t)
