@@ -120,8 +120,7 @@ func ExampleLimiter_TryAcquire() {
 	// true <nil>
 	// false <nil>
 	// true <nil>
-	// false try to acquire from "mails": rratelimiter: the rate is less than the requested permits
-	// (4)
+	// false try to acquire from "mails": rratelimiter: the rate is less than the requested permits (4)
 }
 
 // If the permits cannot be free in time, it returns at once.
@@ -400,8 +399,9 @@ func ExampleClient_AcquireAllN() {
 	fmt.Println(tokens.AvailablePermits(ctx))
 	// Output:
 	// <nil>
-	// acquire all of "{model}:tokens": rratelimiter: the rate is less than the requested permits
-	// (12000) 59 <nil> 3000 <nil>
+	// acquire all of "{model}:tokens": rratelimiter: the rate is less than the requested permits (12000)
+	// 59 <nil>
+	// 3000 <nil>
 }
 
 // If the permits of one limiter cannot be free in time, it returns at once, and takes nothing.

@@ -149,8 +149,7 @@ func ExampleDecision_Describe() {
 	}
 	// Output:
 	// allowed map[Ratelimit:["uploads";r=0;t=3600] Ratelimit-Policy:["uploads";q=1;w=3600]]
-	// denied map[Ratelimit:["uploads";r=0;t=3600] Ratelimit-Policy:["uploads";q=1;w=3600]
-	// Retry-After:[3600]]
+	// denied map[Ratelimit:["uploads";r=0;t=3600] Ratelimit-Policy:["uploads";q=1;w=3600] Retry-After:[3600]]
 }
 
 // In Guard.Skip, these rules exempt requests for the two paths, and requests that only read.

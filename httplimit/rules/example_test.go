@@ -73,9 +73,7 @@ limits:
 	fmt.Println(err)
 	// Output:
 	// limits.yaml:5: orders: rate: "10" is not of the form permits/interval, such as 100/s
-	// limits.yaml:6: orders: unknown field "cots"; known are key, rate, plans, quota, from,
-	// time-zone, cost, cost-after, paths, methods, hosts, exempt, lease, penalty, shadow; the
-	// format is in docs/guide/guard-an-http-api.md
+	// limits.yaml:6: orders: unknown field "cots"; known are key, rate, plans, quota, from, time-zone, cost, cost-after, paths, methods, hosts, exempt, lease, penalty, shadow; the format is in docs/guide/guard-an-http-api.md
 }
 
 // The domains of a file. envoylimit.Service.SetDomains takes them.
