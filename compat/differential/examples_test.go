@@ -259,6 +259,15 @@ var examples = []struct {
 			`shared value "4" 1@0 value lives 1h0m0s records live 1h0m0s`,
 	},
 	{
+		rule: "a keep-alive lasts as long as records count", version: "4.7.0",
+		before: sketch{fields: limit + " keepAliveTime=3600000", lives: 60, shared: "3 2@7200000"},
+		call:   call{kind: tryAcquire, n: 1},
+		java: `yes; map[keepAliveTime:3600000] lives 1h0m0s; ` +
+			`shared value "2" 1@0 2@7200000 value lives 1h0m0s records live 1h0m0s`,
+		here: `yes; map[keepAliveTime:3600000] lives 2h0m0s; ` +
+			`shared value "2" 1@0 2@7200000 value lives 2h0m0s records live 2h0m0s`,
+	},
+	{
 		rule: "a read or release sets the TTL of the state", version: "4.7.0",
 		before: sketch{fields: limit, lives: 60}, call: call{kind: available},
 		java: `5; map[] lives 1h0m0s; shared value "5"`,
