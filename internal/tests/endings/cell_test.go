@@ -379,7 +379,11 @@ func (c *cell) judgeRecords(l *rratelimiter.Limiter) {
 	names := rig.Keys(l)
 	sum := int64(0)
 	for i, key := range []string{names[keys.Permits], names[keys.ClientPermits]} {
-		members, err := c.admin.ZRange(ctx, key, 0, -1).Result()
+		both := c.admin.TxPipeline() // permits may come back meanwhile
+		records := both.ZRange(ctx, key, 0, -1)
+		value := both.Get(ctx, []string{names[keys.Value], names[keys.ClientValue]}[i])
+		_, _ = both.Exec(ctx)
+		members, err := records.Result()
 		if redis.HasErrorPrefix(err, "WRONGTYPE") {
 			return
 		}
@@ -387,8 +391,7 @@ func (c *cell) judgeRecords(l *rratelimiter.Limiter) {
 		for _, m := range members {
 			sum += int64(binary.LittleEndian.Uint32([]byte(m[len(m)-4:])))
 		}
-		if free, err := c.admin.Get(ctx, []string{names[keys.Value], names[keys.ClientValue]}[i]).Int64(); err == nil &&
-			free+sum != rate.Permits && c.method.Kind != rig.Sets {
+		if free, err := value.Int64(); err == nil && free+sum != rate.Permits && c.method.Kind != rig.Sets {
 			c.Errorf("%s: %d free permits are stored, and %d in records", l.Name(), free, sum)
 		}
 	}
