@@ -10,7 +10,6 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/exchange"
-	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -80,7 +79,6 @@ type batch struct {
 	call           exchange.Call
 	present        atomic.Int32 // callers that have not left
 	denials        int64        // denyCache.Changes when it was sent
-	ticket         lease.Ticket // for the lease that it brings
 }
 
 // batches is the pool of batches. recycle returns one.
@@ -108,11 +106,11 @@ func (q *queue) next(m schedule.Moment) *batch {
 	if q.isSet() {
 		q.lookInFront(m.Clock)
 	} else {
-		b.Ask.Rebuild = q.rebuild[0]
 		b.Ask.Check, b.free = q.limiter.unchecked()
+		b.Changing = q.ledger != nil && q.client.lender.changes(q.limiter.Key())
 	}
-	b.denials, b.ticket = q.client.denyCache.Changes(), q.ledger.Ticket()
-	if !q.schedule.Fill(m, &b.Batch, q.wish) {
+	b.denials = q.client.denyCache.Changes()
+	if !q.schedule.Fill(m, &b.Batch) {
 		b.recycle()
 		return nil
 	}
@@ -133,7 +131,7 @@ func (q *queue) prepare(b *batch) {
 	b.joint.request.Next(len(q.limiters), &b.Ask)
 	for i, l := range q.limiters {
 		part := &b.joint.request.Parts[i]
-		part.Encoder, part.Rebuild = &l.encoder, q.rebuild[i]
+		part.Encoder, part.Rebuild = &l.encoder, q.schedule.Rebuild(i)
 		part.Check, part.Free = l.unchecked()
 	}
 }
@@ -146,20 +144,14 @@ func (b *batch) Stalled() { b.queue.stalled(b) }
 func (b *batch) Enforce(ctx context.Context, a *script.Attempts) error {
 	err := b.acquireBody.Enforce(ctx, a)
 	if err == nil && !a.MaybeExecuted() {
-		b.queue.renew(b)
+		q := b.queue
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if !q.client.lender.changes(q.limiter.Key()) {
+			q.schedule.Renew(&b.Batch)
+		}
 	}
 	return err
-}
-
-// renew lets b bring a lease, after its call has changed the rate itself.
-func (q *queue) renew(b *batch) {
-	ticket := q.ledger.Ticket()
-	if q.client.lender.changes(q.limiter.Key()) {
-		return
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	b.ticket = ticket
 }
 
 // Done completes b. If nothing uses it any more, it is recycled.
@@ -228,7 +220,7 @@ func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Out
 		f = q.fail(m, b, o)
 	} else {
 		if !g.Local() {
-			q.saw(m, b, g)
+			q.saw(b, g)
 		}
 		f = q.schedule.Settle(m, &b.Batch, g)
 		q.keep(m, b, g, &f)
@@ -292,37 +284,26 @@ func ofMember(err error, failed *int) error {
 	return err
 }
 
-// saw keeps what a reply of Redis says about each limiter, and the lease that it brings.
-func (q *queue) saw(m schedule.Moment, b *batch, g *protocol.Reply) {
+// saw keeps what a reply of Redis says about each limiter.
+func (q *queue) saw(b *batch, g *protocol.Reply) {
 	for i, l := range q.limiters {
 		of, checked := g.Of(i), b.Ask.Check
 		if q.isSet() {
 			checked = b.joint.request.Parts[i].Check
 		}
-		q.rebuild[i] = of.Notes.Has(protocol.RebuildPending)
 		l.saw(of.Rate, of.Interval, of.Free, of.Notes, checked)
-	}
-	q.ledger.Saw(g.Interval)
-	if g.Ahead > 0 {
-		q.hold(b, g)
-	} else if b.Requests() == 0 {
-		q.ledger.Refused(m.Mono) // a call for a lease alone was in vain
 	}
 }
 
-// keep keeps what became of the callers of b: for the deny cache, for the next lease, and for
-// retries that search records.
+// keep keeps what became of the callers of b: for the deny cache, and for retries that search
+// records.
 func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.Reply, f *schedule.Facts) {
 	if f.Refused {
-		q.ledger.Refused(m.Mono)
 		for _, r := range b.Settled {
 			if r.Kind == schedule.Try && !r.Outcome.Allowed && r.Outcome.Err == nil {
 				q.remember(m, r.N, r.Outcome.Result, g, b.denials)
 			}
 		}
-	}
-	if !b.Ask.UpTo {
-		q.ledger.Granted(f.Own)
 	}
 	if !q.isSet() && !g.Local() && f.Own > 0 && q.limiter.settings.Bucket() > 0 {
 		q.grants.Add(b.request.ID())
@@ -348,7 +329,6 @@ func (q *queue) remember(m schedule.Moment, n int64, r Result, g *protocol.Reply
 // settled is called for each request that a batch has settled.
 func (q *queue) settled(r *schedule.Request) {
 	if r.Kind == schedule.Wait {
-		q.ledger.Unbar()
 		q.client.waiting.Add(-1)
 	}
 	own, o := r.Owner.(*request), &r.Outcome

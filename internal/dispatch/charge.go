@@ -199,7 +199,7 @@ func (ch *charge) saw(i int, of *protocol.Charged) {
 	l.saw(of.Rate, of.Interval, max(0, of.Free), of.Notes, ch.request.Parts[i].Check)
 	if of.Notes.Has(protocol.RebuildPending) {
 		q := c.enter(l)
-		q.rebuild[0] = true
+		q.schedule.FoundPending()
 		q.exit()
 	}
 	if of.Counted == 0 {

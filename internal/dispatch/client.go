@@ -10,9 +10,8 @@
 //	sets.mu           the table of sets
 //	queue.mu of a set, then as of one limiter
 //	registry.mu       the table of queues
-//	queue.mu          a schedule.Queue and its timer
-//	lease.Ledger      the leases of a limiter
-//	lender.mu         changes under way, leases to be given back, the timer that ends leases
+//	queue.mu          a schedule.Queue, with its leases, and its timer
+//	lender.mu         changes under way, leases to be given back
 //	nodes, Breaker    the table of nodes; the health of a node
 //	Pipeline          the runs to a node
 //	leaves            the checks, the deny cache, the local limiters: no other lock is taken within them

@@ -90,17 +90,17 @@ func (c *Client) Inspect() (i Inspection) {
 		i.Queues++
 		i.Waiting += q.schedule.Waiting()
 		i.Asking += q.schedule.Trying()
-		if !q.idle() {
+		if !q.schedule.Idle() {
 			i.Busy++
 		}
-		if q.schedule.Waiting() == 0 && q.timer != nil && q.timer.Stop() {
+		if q.schedule.Waiting() == 0 && !q.ledger.Holds() && q.timer != nil && q.timer.Stop() {
 			i.StrayTimers++
 			q.timerAt = time.Time{}
 		}
 		q.mu.Unlock()
 	}
 	i.InFlight, i.Stalled, i.Queued = c.exchange.Load()
-	i.Leases = int(c.lender.ledgers.Load())
+	i.Leases = int(c.lender.holding.Load())
 	i.Recounting = c.checks.recounts() > 0
 	i.LocalLimiters = c.localLimiters.Size()
 	return i

@@ -2,11 +2,8 @@ package dispatch
 
 import (
 	"runtime"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
-	"github.com/rratelimiter/rratelimiter/internal/protocol"
-	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
 // lease.go answers requests from leases (WithLease), permits that batches take ahead so that later
@@ -20,9 +17,19 @@ const answersInARow = 512
 
 // A loan is n permits that were taken from a lease. If lease is nil, none were taken.
 type loan struct {
-	ledger *lease.Ledger
-	lease  *lease.Lease
-	n      int64
+	queue *queue
+	lease *lease.Lease
+	n     int64
+}
+
+// untake gives the permits back to the lease. If that has ended meanwhile, they stay counted,
+// because its record may have been replaced by another one.
+func (l loan) untake() {
+	if !l.lease.Untake(l.n) {
+		l.queue.mu.Lock()
+		defer l.queue.exit()
+		l.queue.ledger.Void(l.n)
+	}
 }
 
 // fromLease answers a request from the lease of its limiter. If there is no lease with n permits,
@@ -37,7 +44,12 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan)
 		return Result{}, loan{}
 	}
 	now := l.client.times(l.settings.ServerTime)
-	held, left, refill := q.ledger.Take(n, now)
+	held, left, refill := q.ledger.Grant(n, now)
+	if held == nil {
+		q.mu.Lock()
+		held, left, refill = q.ledger.Take(n, now)
+		q.exit()
+	}
 	if held == nil {
 		return Result{}, loan{}
 	}
@@ -50,7 +62,7 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan)
 	if left/answersInARow != (left+n)/answersInARow {
 		runtime.Gosched()
 	}
-	return granted(held, left, now, detail), loan{q.ledger, held, n}
+	return granted(held, left, now, detail), loan{q, held, n}
 }
 
 // granted returns the result of a request that a lease grants. It has NextAfter and ResetAfter if
@@ -82,7 +94,7 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []S
 		var from loan
 		if results[i], from = l.fromLease(permits[i], true, source); from.lease == nil {
 			for _, taken := range loans {
-				taken.ledger.Untake(taken.lease, taken.n)
+				taken.untake()
 			}
 			return nil, false
 		}
@@ -99,35 +111,12 @@ func (l *Limiter) afterAllowAll(call Call) {
 	}
 	q := l.client.enter(l)
 	defer q.exit()
-	if q.ledger.Together(call.Permits, call.Denied > 0, time.Now()) {
-		q.schedule.Refill()
-	}
-}
-
-// wish returns how many permits a batch takes ahead.
-func (q *queue) wish(d lease.Draft) int64 {
-	if q.ledger == nil {
-		return 0
-	}
-	d.May = d.May && !q.client.lender.changes(q.limiter.Key())
-	// with WithServerTime, too, this is about the time that dates grants
-	return q.ledger.Wish(d, q.client.times(false))
+	q.schedule.Together(l.client.now(), call.Permits, call.Denied > 0)
 }
 
 // refill asks for more permits than those of the lease, unless another call has done so.
 func (q *queue) refill() {
 	q.mu.Lock()
 	defer q.exit()
-	if q.ledger.MustRefill() {
-		q.schedule.Refill()
-	}
-}
-
-// hold stores the lease that b has brought.
-func (q *queue) hold(b *batch, g *protocol.Reply) {
-	q.ledger.Brought(b.ticket, &lease.Lease{
-		Rate: g.Rate, Interval: g.Interval, Free: g.Free, At: g.At, Began: b.request.Began(),
-		Lasts: time.Duration(g.At-g.Now) * time.Microsecond, Permits: g.Ahead,
-	}, b.State() == schedule.BatchDetached, q.client.times(q.limiter.settings.ServerTime))
-	q.client.lender.sweepAfter(q.limiter.settings.Lease, q.client.sweep)
+	q.schedule.Refill()
 }

@@ -4,27 +4,24 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 )
 
-// lender.go ends the leases of a client: when their time is over, and before the client changes
-// their limiter. It gives back what is unused.
+// lender.go gives back what is unused of the leases of a client, and ends them before the client
+// changes their limiter.
 
 // A lender is the part of it that all queues of a client share.
 type lender struct {
 	used    atomic.Bool  // some limiter has leases
-	ledgers atomic.Int64 // those that have one
+	holding atomic.Int64 // limiters that have one
 
 	mu       sync.Mutex     // guards the fields below; no other lock is taken meanwhile
 	changing map[string]int // changes under way, by the configuration key of their limiter
 	// for one of a few goroutines: many leases end at once, and their calls must not take all
 	// connections
-	waiting  []giveBack
-	workers  int         // those goroutines
-	timer    *time.Timer // calls Client.sweep
-	sweepsAt time.Time   // when it does; zero: the timer is not set
+	waiting []giveBack
+	workers int // those goroutines
 }
 
 // A giveBack is permits of a lease that are to be given back.
@@ -36,59 +33,63 @@ type giveBack struct {
 // mostGivingBack is how many goroutines give back permits at once.
 const mostGivingBack = 8
 
-// giveBackLater gives back permits in the background. If very many leases wait for that, it does
-// nothing and returns false.
-func (q *queue) giveBackLater(back lease.Back) bool {
+// giveBackUnused gives back, in the background, what is unused of leases that have ended. It is
+// called with the queue locked.
+func (q *queue) giveBackUnused() {
 	l := &q.client.lender
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.waiting) == lease.MaxLeases {
-		return false
+	for _, back := range q.ledger.Returns() {
+		l.mu.Lock()
+		l.waiting = append(l.waiting, giveBack{q, back})
+		if l.workers < mostGivingBack {
+			l.workers++
+			go l.work()
+		}
+		l.mu.Unlock()
 	}
-	l.waiting = append(l.waiting, giveBack{q, back})
-	if l.workers < mostGivingBack {
-		l.workers++
-		go l.work()
-	}
-	return true
 }
 
-// work gives back what waits, until nothing does.
+// work gives back what waits, until nothing does. If very many leases wait for that, their permits
+// are not given back.
 func (l *lender) work() {
 	for {
-		next, ok := l.next()
+		next, ok, many := l.next()
 		if !ok {
 			return
 		}
-		if q := next.queue; q.ledger.Start(next.back) {
+		q := next.queue
+		q.mu.Lock()
+		starts := q.ledger.Start(next.back, many)
+		q.exit()
+		if starts {
 			q.giveBack(next.back)
-		} else {
-			q.mu.Lock()
-			q.exit()
 		}
 	}
 }
 
-// next returns what a worker gives back next; false: the worker ends.
-func (l *lender) next() (next giveBack, ok bool) {
+// next returns what a worker gives back next, and whether many others wait; not ok: the worker
+// ends.
+func (l *lender) next() (next giveBack, ok, many bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 {
 		l.waiting = nil
 		l.workers--
-		return next, false
+		return next, false, false
 	}
 	next = l.waiting[0]
 	l.waiting = l.waiting[1:]
-	return next, true
+	return next, true, len(l.waiting) >= lease.MaxLeases
 }
 
 // giveBack gives back permits of a lease, after Ledger.Start or Ledger.Change.
 func (q *queue) giveBack(back lease.Back) {
 	returned, _ := q.limiter.release(context.Background(), back.Permits, back.At)
-	q.ledger.Done(back, returned)
 	q.mu.Lock()
-	q.exit()
+	defer q.exit()
+	if q.ledger.Done(back, returned); q.returned != nil && !q.ledger.Returning() {
+		close(q.returned)
+		q.returned = nil
+	}
 }
 
 // changing begins a change of a limiter by this client, and returns what ends it, which is to be
@@ -104,13 +105,17 @@ func (l *Limiter) changing(ctx context.Context, changed func(error)) (end func(e
 	l.client.lender.change(l.Key(), 1)
 	var givenBack []<-chan struct{}
 	for _, q := range l.leasing() {
-		unused, done := q.ledger.Change()
-		for _, back := range unused {
+		q.mu.Lock()
+		for _, back := range q.ledger.Change() {
 			go q.giveBack(back)
 		}
-		if done != nil {
-			givenBack = append(givenBack, done)
+		if q.ledger.Returning() {
+			if q.returned == nil {
+				q.returned = make(chan struct{})
+			}
+			givenBack = append(givenBack, q.returned)
 		}
+		q.exit()
 	}
 	for _, done := range givenBack {
 		select {
@@ -147,7 +152,9 @@ func (l *lender) changes(key string) bool {
 // options of its handles.
 func (l *Limiter) Leased() (n int64) {
 	for _, q := range l.leasing() {
+		q.mu.Lock()
 		n += q.ledger.Held(l.client.times(q.limiter.settings.ServerTime))
+		q.mu.Unlock()
 	}
 	return n
 }
@@ -160,43 +167,4 @@ func (l *Limiter) leasing() []*queue {
 	return l.client.registry.list(func(other *Limiter) bool {
 		return other.settings.Lease > 0 && other.Key() == l.Key()
 	})
-}
-
-// sweepAfter calls sweep after some time, or earlier.
-func (l *lender) sweepAfter(d time.Duration, sweep func()) {
-	at := time.Now().Add(d)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case !l.sweepsAt.IsZero() && !at.Before(l.sweepsAt):
-		return
-	case l.timer == nil:
-		l.timer = time.AfterFunc(d, sweep)
-	default:
-		l.timer.Reset(d)
-	}
-	l.sweepsAt = at
-}
-
-// sweep ends the leases that are over, and calls itself again while there are any.
-func (c *Client) sweep() {
-	c.lender.mu.Lock()
-	c.lender.sweepsAt = time.Time{}
-	c.lender.mu.Unlock()
-	var after time.Duration
-	for _, q := range c.registry.list(func(l *Limiter) bool { return l.settings.Lease > 0 }) {
-		if !q.ledger.Holds() {
-			continue
-		}
-		ends := q.ledger.Sweep(c.times(q.limiter.settings.ServerTime))
-		if ends == 0 {
-			q.mu.Lock()
-			q.exit()
-		} else if after == 0 || ends < after {
-			after = ends
-		}
-	}
-	if after > 0 {
-		c.lender.sweepAfter(after, c.sweep)
-	}
 }

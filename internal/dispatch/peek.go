@@ -42,7 +42,7 @@ func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 	q := l.client.enter(l)
 	now := l.client.times(l.settings.ServerTime)
 	held, left := q.ledger.Offers(n, now)
-	ask := protocol.Ask{Detail: true, Next: true, Rebuild: q.rebuild[0]}
+	ask := protocol.Ask{Detail: true, Next: true, Rebuild: q.schedule.Rebuild(0)}
 	if first := q.schedule.Refused(); first > 0 {
 		ask.Groups = append(ask.Groups, protocol.Group{Size: first, Count: 1})
 	}

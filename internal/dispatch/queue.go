@@ -29,14 +29,14 @@ type queue struct {
 	limiters []*Limiter        // those that are asked together, mostly one
 	targets  []exchange.Target // the same
 	set      uint64            // identifies the set; 0: the queue is of one limiter
-	ledger   *lease.Ledger     // nil without WithLease, and of a set
+	ledger   *lease.Ledger     // of the schedule: for Holds and Grant, without the lock
 
 	mu       sync.Mutex // guards the fields below
 	schedule *schedule.Queue
+	// closed once no permits of leases are being given back; nil: nobody waits for that
+	returned chan struct{}
 	timer    *time.Timer // calls onTimer; nil: it was never needed
 	timerAt  time.Time   // when it fires, by the monotonic clock; zero: it is not set
-	// the next batch finishes a rebuild of the free permits of these limiters
-	rebuild           []bool
 	grants            protocol.RecentIDs // of the latest grants, if the limiter has a granularity
 	redissonCheckedAt time.Time          // when the server was last asked whether Redisson uses it
 	parked            bool               // in registry.spare
@@ -46,7 +46,7 @@ type queue struct {
 // newQueue returns the queue of a limiter or, if set is not 0, of a set of limiters.
 func newQueue(set uint64, limiters ...*Limiter) *queue {
 	c := limiters[0].client
-	q := &queue{client: c, limiter: limiters[0], limiters: limiters, set: set, rebuild: make([]bool, len(limiters))}
+	q := &queue{client: c, limiter: limiters[0], limiters: limiters, set: set}
 	s := schedule.Settings{
 		Limiters: len(limiters),
 		Linger:   c.tuning.Linger,
@@ -62,14 +62,12 @@ func newQueue(set uint64, limiters ...*Limiter) *queue {
 		s.FailFast = s.FailFast || l.settings.FailFast
 		q.targets = append(q.targets, l)
 	}
+	if set == 0 {
+		s.Lease, s.Holding = q.limiter.settings.Lease, &c.lender.holding
+		q.targets[0] = &queueTarget{Limiter: q.limiter}
+	}
 	q.schedule = schedule.New(s)
-	if set != 0 {
-		return q
-	}
-	q.targets[0] = &queueTarget{Limiter: q.limiter}
-	if s := q.limiter.settings; s.Lease > 0 {
-		q.ledger = lease.NewLedger(s.Lease, s.ServerTime, &c.lender.ledgers, q.giveBackLater)
-	}
+	q.ledger = q.schedule.Ledger()
 	return q
 }
 
@@ -100,7 +98,8 @@ func (q *queue) exitFor(ctx context.Context, r *request) {
 		}
 		q.setTimer(m)
 	}
-	ends := !q.parked && q.idle() // the queue of a set is never parked
+	q.giveBackUnused()
+	ends := !q.parked && q.schedule.Idle() // the queue of a set is never parked
 	q.parked = q.parked || ends && !q.isSet()
 	inline := r != nil && first != nil && more == nil && first.Requests() == 1 && r.InFlight() && !hurried(ctx)
 	q.mu.Unlock()
@@ -117,9 +116,6 @@ func (q *queue) exitFor(ctx context.Context, r *request) {
 		q.client.registry.park(q)
 	}
 }
-
-// idle reports whether no caller and no batch uses the queue.
-func (q *queue) idle() bool { return q.schedule.Idle() && q.ledger.Idle() }
 
 // setTimer sets the timer to when the schedule wakes.
 func (q *queue) setTimer(m schedule.Moment) {
@@ -233,7 +229,6 @@ func (l *Limiter) join(ctx context.Context, r *request) (schedule.Outcome, error
 // serve adds a request to the queue, which it unlocks, and returns its outcome.
 func (q *queue) serve(ctx context.Context, r *request) (schedule.Outcome, error) {
 	if r.Kind == schedule.Wait {
-		q.ledger.Bar()
 		q.client.waiting.Add(1)
 	}
 	q.schedule.Join(&r.Request)
@@ -326,7 +321,6 @@ func (q *queue) leave(r *request) {
 		carrier.Owner.(*batch).present.Add(-1)
 	}
 	if r.Kind == schedule.Wait {
-		q.ledger.Unbar()
 		q.client.waiting.Add(-1)
 	}
 	behind := q.setsBehind(nil)

@@ -62,7 +62,7 @@ func (ls *registry) park(q *queue) {
 	}
 	out.mu.Lock()
 	defer out.mu.Unlock()
-	if !out.idle() {
+	if !out.schedule.Idle() {
 		out.parked = false
 		return
 	}

@@ -71,7 +71,7 @@ func (r *request) hold(set *queue) {
 			after = front[i].Keep
 		}
 		q.schedule.Hold(k.Keep, after)
-		q.ledger.Bar()
+		q.giveBackUnused()
 		q.mu.Unlock()
 		r.keeps = append(r.keeps, k)
 	}
@@ -88,7 +88,6 @@ func (r *request) dropKeeps(served time.Time) {
 		k.queue.mu.Lock()
 		freed = k.queue.schedule.Drop(k.Keep, served) || freed
 		sets = append(sets, k.queue.setsBehind(k.Keep)...)
-		k.queue.ledger.Unbar()
 		k.queue.exit()
 	}
 	r.keeps = nil
@@ -213,7 +212,7 @@ func (s *sets) forget(q *queue) {
 	defer s.mu.Unlock()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.idle() && s.all[q.set] == q {
+	if q.schedule.Idle() && s.all[q.set] == q {
 		delete(s.all, q.set)
 	}
 }

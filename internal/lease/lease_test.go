@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -105,7 +106,7 @@ func TestRest(t *testing.T) {
 		}
 	}
 	for range 1000 {
-		if renews := Renews(bucket, bucket); renews <= bucket*3/4 || renews > bucket*7/8 {
+		if renews := Renews(bucket, bucket, rand.N); renews <= bucket*3/4 || renews > bucket*7/8 {
 			t.Fatalf("the next one after %v", renews)
 		}
 	}

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -19,31 +18,30 @@ func (m Moment) add(d time.Duration) Moment { return Moment{m.Clock.Add(d), m.Mo
 const MaxLeases = 1 << 16
 
 // A Ledger holds the permits that this process has taken ahead for one limiter. Requests are
-// granted from one lease at a time. The ledger may already hold the lease that follows. It holds no
-// lease while a caller waits (Bar).
+// granted from one lease at a time. The ledger may already hold the lease that follows.
 //
-// A nil Ledger is that of a limiter without leases. Take, Untake, MustRefill, Brought, Start, Done,
-// Change and Sweep panic on it. The other methods of this file report that there is no lease, and
-// have no other effect. The methods may be called at the same time.
+// Its owner calls one method at a time. Only Holds and Grant may be called at any time.
+//
+// A nil Ledger is that of a limiter without leases. Grant, Take, Void, Brought, Start, Done,
+// Change, Returning and Sweep panic on it. The other methods of this file report that there is no lease,
+// and have no other effect.
 type Ledger struct {
-	lasts    time.Duration // of a lease, by the options
-	server   bool          // the server's clock dates leases
-	holding  *atomic.Int64 // ledgers of the client that have a lease
-	giveBack func(Back) bool
+	lasts   time.Duration                     // of a lease, by the options
+	server  bool                              // the server's clock dates leases
+	jitter  func(time.Duration) time.Duration // returns a random time below the given one
+	holding *atomic.Int64                     // ledgers of the client that have a lease
 
-	current atomic.Pointer[Lease] // nil: none; changed with mu held
+	current atomic.Pointer[Lease] // nil: none; the owner changes it
 	// the next batch asks for more permits than those of the lease
 	refilling atomic.Bool
 
-	// guards the fields below; methods with a lower-case name are called with it locked
-	mu       sync.Mutex
-	next     *Lease // follows current; nil: none
+	next     *Lease    // follows current; nil: none
+	sweeps   time.Time // when Sweep is due, by the monotonic clock; zero: there is no lease
 	interval time.Duration
 	demand   Demand
 	// permits that one call of AllowAll was granted; the next lease adds as many to its request
 	joint   int64
 	jointAt time.Time // when AllowAll last made a call for the limiter
-	barred  int       // callers that wait
 	changes Ticket    // changes of the limiter by this client that have begun
 	backs   backs
 }
@@ -53,11 +51,11 @@ type Ledger struct {
 type Ticket int64
 
 // NewLedger returns an empty Ledger. A lease lasts for the time lasts. holding counts the ledgers
-// of a client that have a lease. The Ledger calls giveBack with permits that are to be given back.
-// It holds its lock then, so giveBack must not call the Ledger. If giveBack returns true, Start
-// must be called with these permits later.
-func NewLedger(lasts time.Duration, server bool, holding *atomic.Int64, giveBack func(Back) bool) *Ledger {
-	return &Ledger{lasts: lasts, server: server, holding: holding, giveBack: giveBack}
+// of a client that have a lease.
+func NewLedger(
+	lasts time.Duration, server bool, jitter func(time.Duration) time.Duration, holding *atomic.Int64,
+) *Ledger {
+	return &Ledger{lasts: lasts, server: server, jitter: jitter, holding: holding}
 }
 
 // Holds reports whether there is a lease, perhaps one that is used up or over.
@@ -68,9 +66,7 @@ func (l *Ledger) Idle() bool {
 	if l == nil {
 		return true
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.current.Load() == nil && l.backs.waiting == 0 && l.backs.running == 0
+	return l.current.Load() == nil && len(l.backs.waiting)+l.backs.told+l.backs.running == 0
 }
 
 // Held returns how many permits can be granted.
@@ -78,8 +74,6 @@ func (l *Ledger) Held(m Moment) (n int64) {
 	if l == nil {
 		return 0
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if held := l.current.Load(); held != nil && held.Valid(m.Clock, m.Mono) {
 		n = held.Left()
 	}
@@ -89,21 +83,32 @@ func (l *Ledger) Held(m Moment) (n int64) {
 	return n
 }
 
-// Take takes n permits. It returns the lease that had them and what is left in that, or nil. refill
-// tells the caller, once, to send a batch that brings more.
+// Grant takes n permits of the lease. It returns the lease and what is left in it, or nil: then Take
+// finds out whether another lease has them. refill tells the caller, once, to send a batch that
+// brings more.
+func (l *Ledger) Grant(n int64, m Moment) (from *Lease, left int64, refill bool) {
+	held := l.current.Load()
+	if held == nil {
+		return nil, 0, false
+	}
+	left, ok := held.Take(n, m.Clock, m.Mono)
+	if !ok {
+		return nil, 0, false
+	}
+	if refill = held.Refill(left, m.Mono); refill {
+		l.refilling.Store(true)
+	}
+	return held, left, refill
+}
+
+// Take is Grant, but ends a lease that is over, and goes on with the one that follows.
 func (l *Ledger) Take(n int64, m Moment) (from *Lease, left int64, refill bool) {
 	for held := l.current.Load(); held != nil; {
-		left, ok := held.Take(n, m.Clock, m.Mono)
-		if ok {
-			if refill = held.Refill(left, m.Mono); refill {
-				l.refilling.Store(true)
-			}
-			return held, left, refill
+		if from, left, refill = l.Grant(n, m); from != nil {
+			return from, left, refill
 		}
 		over := held.Ended() || !held.Valid(m.Clock, m.Mono)
-		l.mu.Lock()
 		next := l.follow(held, n, over, m)
-		l.mu.Unlock()
 		if next == nil && !over && held.Refill(0, m.Mono) {
 			l.refilling.Store(true) // the call for this request takes more
 		}
@@ -118,8 +123,6 @@ func (l *Ledger) Offers(n int64, m Moment) (from *Lease, left int64) {
 	if l == nil {
 		return nil, 0
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if held := l.current.Load(); held != nil && held.Valid(m.Clock, m.Mono) && held.Left() >= n {
 		return held, held.Left() - n
 	}
@@ -129,38 +132,29 @@ func (l *Ledger) Offers(n int64, m Moment) (from *Lease, left int64) {
 	return nil, 0
 }
 
-// Untake gives back n permits that were just taken from a lease. If the lease has ended meanwhile,
-// the permits stay counted, because its record may have been replaced by another one.
-func (l *Ledger) Untake(held *Lease, n int64) {
-	if !held.Untake(n) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.backs.void += n
-	}
-}
+// Void notes that n permits of a lease were neither granted nor given back.
+func (l *Ledger) Void(n int64) { l.backs.void += n }
 
-// follow returns the lease that follows held, or has followed it; nil if there is none with n
-// permits. held ends if it is over.
+// follow returns the lease that follows held; nil if there is none with n permits. held ends if it
+// is over.
 func (l *Ledger) follow(held *Lease, n int64, over bool, m Moment) *Lease {
 	switch {
-	case l.current.Load() != held:
-		return l.current.Load()
 	case l.next != nil && (over || l.next.Permits >= n):
 		l.expire(held)
 		l.begin(l.next, m)
 		l.next = nil
 		return l.current.Load()
 	case over:
-		l.end()
+		l.End()
 	}
 	return nil
 }
 
-// Refilling reports whether the next batch asks for more permits than those of the lease.
-func (l *Ledger) Refilling() bool { return l != nil && l.refilling.Load() }
-
-// MustRefill is Refilling, unless the lease has ended meanwhile.
+// MustRefill reports whether the next batch asks for more permits than those of the lease.
 func (l *Ledger) MustRefill() bool {
+	if l == nil {
+		return false
+	}
 	if !l.Holds() {
 		l.refilling.Store(false)
 	}
@@ -172,8 +166,6 @@ func (l *Ledger) Granted(n int64) {
 	if l == nil {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.demand.Granted(n)
 }
 
@@ -182,8 +174,6 @@ func (l *Ledger) Refused(mono time.Time) {
 	if l == nil {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.demand.Refused(mono)
 }
 
@@ -194,8 +184,6 @@ func (l *Ledger) Together(n int64, refused bool, mono time.Time) bool {
 	if l == nil {
 		return false
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	again := mono.Sub(l.jointAt) < l.lasts
 	l.jointAt = mono
 	l.demand.Granted(n)
@@ -211,36 +199,11 @@ func (l *Ledger) Together(n int64, refused bool, mono time.Time) bool {
 	return true
 }
 
-// Bar ends the leases because a caller waits: their permits come back, for this caller first. The
-// Ledger holds no lease until Unbar was called as often as Bar.
-func (l *Ledger) Bar() {
-	if l == nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.barred++
-	l.end()
-}
-
-// Unbar is called for each call of Bar.
-func (l *Ledger) Unbar() {
-	if l == nil {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.barred--
-}
-
-// Ticket returns the ticket of a batch. It must be called before the caller checks whether a change
-// is under way.
+// Ticket returns the ticket of a batch that is about to be sent.
 func (l *Ledger) Ticket() Ticket {
 	if l == nil {
 		return 0
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	return l.changes
 }
 
@@ -248,7 +211,8 @@ func (l *Ledger) Ticket() Ticket {
 type Draft struct {
 	Callers int
 	Asked   int64 // permits that the callers ask for
-	May     bool  // the batch may take permits ahead
+	// the batch may take permits ahead: no caller waits for them, and no change is under way
+	May bool
 }
 
 // Wish returns how many permits a batch that is about to be sent takes ahead.
@@ -256,8 +220,6 @@ func (l *Ledger) Wish(d Draft, m Moment) int64 {
 	if l == nil {
 		return 0
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.refuses(d) {
 		return 0
 	}
@@ -279,7 +241,7 @@ func (l *Ledger) Wish(d Draft, m Moment) int64 {
 // used up gets more even if no refill was asked for: a call that should bring one may have stalled.
 func (l *Ledger) refuses(d Draft) bool {
 	refills, held := l.refilling.Swap(false), l.current.Load()
-	return !d.May || l.barred > 0 || (held != nil && held.Left() > 0 || d.Callers == 0) && !refills ||
+	return !d.May || (held != nil && held.Left() > 0 || d.Callers == 0) && !refills ||
 		held == nil && l.holding.Load() >= MaxLeases
 }
 
@@ -288,8 +250,6 @@ func (l *Ledger) Saw(interval time.Duration) {
 	if l == nil {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.interval = interval
 }
 
@@ -301,20 +261,26 @@ func (l *Ledger) bucket() time.Duration {
 	return min(l.lasts, max(l.interval/10, time.Millisecond).Truncate(time.Millisecond))
 }
 
-// Brought stores the lease that a batch with a Ticket has brought. late: the queue did not wait for
-// the batch.
-func (l *Ledger) Brought(t Ticket, held *Lease, late bool, m Moment) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.changes != t {
-		l.backs.void += held.Permits
+// A Delivery is a lease that a batch has brought.
+type Delivery struct {
+	*Lease
+	Ticket   Ticket // of the batch
+	Late     bool   // the queue did not wait for the batch
+	Unwanted bool   // callers wait for its permits
+}
+
+// Brought stores a lease.
+func (l *Ledger) Brought(d Delivery, m Moment) {
+	held := d.Lease
+	if l.changes != d.Ticket {
+		l.Void(held.Permits)
 		return
 	}
 	held.Server = l.server
-	held.Renews = Renews(held.Lasts, l.bucket())
+	held.Renews = Renews(held.Lasts, l.bucket(), l.jitter)
 	old := l.current.Load()
 	switch {
-	case late && old != nil || l.next != nil || l.barred > 0 || !held.Valid(m.Clock, m.Mono):
+	case d.Late && old != nil || l.next != nil || d.Unwanted || !held.Valid(m.Clock, m.Mono):
 		l.back(held.Permits, held.At)
 	case old == nil:
 		l.holding.Add(1)
@@ -336,17 +302,19 @@ func (l *Ledger) begin(held *Lease, m Moment) {
 	held.Begin()
 	l.demand.Begin(m.Mono)
 	l.current.Store(held)
+	l.sweeps = m.Mono.Add(held.Ends(m.Clock, m.Mono))
 }
 
 // used tells the demand how much of a lease was used.
 func (l *Ledger) used(held *Lease) { l.demand.Granted(held.Used()) }
 
-// end ends the leases, and gives back what is unused.
-func (l *Ledger) end() {
-	held := l.current.Load()
-	if held == nil {
+// End ends the leases, and gives back what is unused: a caller waits, for whom permits come back
+// first, or there is no demand.
+func (l *Ledger) End() {
+	if !l.Holds() {
 		return
 	}
+	held := l.current.Load()
 	l.expire(held)
 	for _, unused := range l.detach() {
 		l.back(unused.Permits, unused.At)
@@ -359,7 +327,7 @@ func (l *Ledger) expire(held *Lease) {
 	if unused := l.unused(held); WorthACall(unused, held.Rate, held.Interval, l.bucket()) {
 		l.back(unused, held.At)
 	} else {
-		l.backs.void += unused
+		l.Void(unused)
 	}
 }
 
@@ -379,7 +347,7 @@ func (l *Ledger) detach() (unused [2]Back) {
 	if next != nil {
 		unused[1] = Back{next.Permits, next.At, l.changes}
 	}
-	l.next = nil
+	l.next, l.sweeps = nil, time.Time{}
 	l.current.Store(nil)
 	l.refilling.Store(false) // a refill that was asked for is of this lease
 	l.holding.Add(-1)
@@ -387,35 +355,34 @@ func (l *Ledger) detach() (unused [2]Back) {
 }
 
 // Change begins a change of the limiter by this client. The leases end. The caller gives back what
-// is unused of them, without Start but with Done. The change must wait until givenBack, if it is
-// not nil, is closed.
-func (l *Ledger) Change() (unused []Back, givenBack <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// is unused of them, without Start but with Done. The change must wait while Returning.
+func (l *Ledger) Change() (unused []Back) {
 	l.changes++
 	if l.current.Load() != nil {
 		for _, b := range l.detach() {
 			if b.Permits > 0 {
-				l.backs.start()
+				l.backs.running++
 				unused = append(unused, b)
 			}
 		}
 	}
-	if l.backs.running > 0 {
-		givenBack = l.backs.done
-	}
-	return unused, givenBack
+	return unused
 }
 
-// Sweep ends the leases that are over. It returns the time until it is to be called again; 0 if
-// there is no lease. A lease that is over is kept for as long as it lasted: if the limiter is used
-// again, its next lease has the right size at once.
-func (l *Ledger) Sweep(m Moment) time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// SweepAt returns when Sweep is due, by the monotonic clock. The zero time: there is no lease.
+func (l *Ledger) SweepAt() time.Time {
+	if l == nil {
+		return time.Time{}
+	}
+	return l.sweeps
+}
+
+// Sweep ends the leases that are over. A lease that is over is kept for as long as it lasted: if
+// the limiter is used again, its next lease has the right size at once.
+func (l *Ledger) Sweep(m Moment) {
 	held := l.current.Load()
 	if held == nil {
-		return 0
+		return
 	}
 	ends := held.Ends(m.Clock, m.Mono)
 	if ends == 0 {
@@ -427,9 +394,9 @@ func (l *Ledger) Sweep(m Moment) time.Duration {
 		kept := m.add(-l.lasts)
 		if ends = held.Ends(kept.Clock, kept.Mono); ends == 0 {
 			l.follow(held, 0, true, m)
-			return 0
+			return
 		}
 		l.expire(held)
 	}
-	return max(ends, time.Millisecond)
+	l.sweeps = m.Mono.Add(max(ends, time.Millisecond))
 }

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -27,9 +28,11 @@ func TestNilLedger(t *testing.T) {
 			method.Call(args)
 		}()
 	}
-	forSearches := []string{"AppendState", "Clone", "GivenBack", "Unused"} // in state.go
+	forSearches := []string{"Unused"} // in state.go
 	panics = slices.DeleteFunc(panics, func(name string) bool { return slices.Contains(forSearches, name) })
-	if want := []string{"Brought", "Change", "Done", "MustRefill", "Start", "Sweep", "Take", "Untake"}; !slices.Equal(
+	if want := []string{
+		"Brought", "Change", "Done", "Grant", "Returning", "Start", "Sweep", "Take", "Void",
+	}; !slices.Equal(
 		panics, want,
 	) {
 		t.Errorf("%v panic, expected %v", panics, want)
@@ -43,16 +46,12 @@ type book struct {
 	t       *testing.T
 	holding atomic.Int64
 	now     Moment
-	backs   []Back // that wait to be given back
 }
 
 func newBook(t *testing.T) *book {
 	start := time.Now()
 	b := &book{t: t, now: Moment{start.Truncate(time.Microsecond), start}} // records are dated in µs
-	b.Ledger = NewLedger(time.Second, false, &b.holding, func(back Back) bool {
-		b.backs = append(b.backs, back)
-		return true
-	})
+	b.Ledger = NewLedger(time.Second, false, rand.N, &b.holding)
 	b.Saw(10 * time.Second)
 	return b
 }
@@ -61,10 +60,14 @@ func (b *book) pass(d time.Duration) { b.now = b.now.add(d) }
 
 // brought stores a lease of n permits that ends after some time.
 func (b *book) brought(ticket Ticket, n int64, ends time.Duration) {
-	b.Brought(ticket, &Lease{
+	b.Brought(b.delivery(ticket, n, ends), b.now)
+}
+
+func (b *book) delivery(ticket Ticket, n int64, ends time.Duration) Delivery {
+	return Delivery{Ticket: ticket, Lease: &Lease{
 		Rate: 1000, Interval: 10 * time.Second, At: b.now.Clock.Add(ends).UnixMicro(), Began: b.now.Mono, Lasts: ends,
 		Permits: n,
-	}, false, b.now)
+	}}
 }
 
 func (b *book) held(what string, want int64) {
@@ -77,8 +80,7 @@ func (b *book) held(what string, want int64) {
 // back checks how many permits wait to be given back, and forgets them.
 func (b *book) back(what string, want ...int64) {
 	b.t.Helper()
-	got := b.backs
-	b.backs = nil
+	got := b.Returns()
 	if len(got) != len(want) {
 		b.t.Fatalf("%s: %d leases are given back, expected %d", what, len(got), len(want))
 	}
@@ -93,20 +95,18 @@ func TestThereIsNoLeaseWhileACallerWaits(t *testing.T) {
 	b := newBook(t)
 	b.brought(b.Ticket(), 100, time.Second)
 	b.Take(30, b.now)
-	b.Bar()
+	b.End()
 	b.held("a caller waits", 0)
 	b.back("a caller waits", 70)
-	b.Bar()
-	b.Unbar()
-	may := Draft{Callers: 5, Asked: 5, May: true}
-	if n := b.Wish(may, b.now); n != 0 {
-		t.Errorf("a batch takes %d permits ahead while the second caller waits", n)
+	if n := b.Wish(Draft{Callers: 5, Asked: 5}, b.now); n != 0 {
+		t.Errorf("a batch takes %d permits ahead while a caller waits", n)
 	}
-	b.brought(b.Ticket(), 100, time.Second)
+	late := b.delivery(b.Ticket(), 100, time.Second)
+	late.Unwanted = true
+	b.Brought(late, b.now)
 	b.held("a late lease", 0)
 	b.back("a late lease", 100)
-	b.Unbar()
-	if n := b.Wish(may, b.now); n == 0 {
+	if n := b.Wish(Draft{Callers: 5, Asked: 5, May: true}, b.now); n == 0 {
 		t.Error("a batch takes no permits ahead, though nobody waits")
 	}
 	b.brought(b.Ticket(), 100, time.Second)
@@ -168,22 +168,19 @@ func TestALeaseOfALimiterThatWasChangedIsNotUsed(t *testing.T) {
 	b := newBook(t)
 	before := b.Ticket()
 	b.brought(before, 100, time.Second)
-	unused, givenBack := b.Change()
-	if len(unused) != 1 || unused[0].Permits != 100 || givenBack == nil {
+	unused := b.Change()
+	if len(unused) != 1 || unused[0].Permits != 100 || !b.Returning() {
 		t.Fatalf("a change gives back %v", unused)
 	}
 	b.brought(before, 50, time.Second)
 	b.held("a lease from before the change", 0)
 	b.back("a lease from before the change")
-	select {
-	case <-givenBack:
+	if !b.Returning() {
 		t.Error("the change does not wait")
-	default:
 	}
-	if b.Done(unused[0], 90); b.Idle() == false {
+	if b.Done(unused[0], 90); !b.Idle() || b.Returning() {
 		t.Error("the ledger is not idle")
 	}
-	<-givenBack
 	if returned, void := b.Tell(); returned != 90 || void != 60 {
 		t.Errorf("%d permits came back, and %d did not, expected 90 and 60", returned, void)
 	}
@@ -194,12 +191,12 @@ func TestALeaseOfALimiterThatWasChangedIsNotUsed(t *testing.T) {
 func TestAChangeForgetsWhatWaitsToBeGivenBack(t *testing.T) {
 	b := newBook(t)
 	b.brought(b.Ticket(), 100, time.Second)
-	b.Bar()
-	waiting := b.backs[0]
-	if unused, givenBack := b.Change(); len(unused) != 0 || givenBack != nil {
+	b.End()
+	waiting := b.Returns()[0]
+	if unused := b.Change(); len(unused) != 0 || b.Returning() {
 		t.Errorf("a change gives back %v", unused)
 	}
-	if b.Start(waiting) {
+	if b.Start(waiting, false) {
 		t.Error("permits are given back that the change has forgotten")
 	}
 	if _, void := b.Tell(); void != 100 {
@@ -220,8 +217,9 @@ func TestSweepEndsWhatIsOver(t *testing.T) {
 		{pass: time.Second},
 	} {
 		b.pass(step.pass)
-		if wait := b.Sweep(b.now); wait != step.wait {
-			t.Errorf("the next sweep is due after %v, expected %v", wait, step.wait)
+		b.Sweep(b.now)
+		if at := b.SweepAt(); step.wait > 0 && at.Sub(b.now.Mono) != step.wait || at.IsZero() != (step.wait == 0) {
+			t.Errorf("the next sweep is due at %v, expected after %v", at, step.wait)
 		}
 		b.back("a sweep", step.back...)
 	}
@@ -240,11 +238,11 @@ func TestLimitersWithLeasesAreFew(t *testing.T) {
 
 func TestALimiterWithoutLeases(t *testing.T) {
 	var none *Ledger
-	none.Bar()
+	none.End()
 	none.Granted(1)
 	none.Refused(time.Now())
 	none.Saw(time.Second)
-	if none.Holds() || none.Refilling() || none.Together(1, false, time.Now()) ||
+	if none.Holds() || none.MustRefill() || none.Together(1, false, time.Now()) ||
 		none.Wish(Draft{Callers: 1, Asked: 1, May: true}, Moment{}) != 0 {
 		t.Error("it has leases")
 	}
@@ -252,5 +250,4 @@ func TestALimiterWithoutLeases(t *testing.T) {
 		returned+void != 0 {
 		t.Error("it has leases")
 	}
-	none.Unbar()
 }

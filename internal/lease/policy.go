@@ -2,7 +2,6 @@ package lease
 
 import (
 	"math"
-	"math/rand/v2"
 	"time"
 )
 
@@ -42,8 +41,9 @@ func Rest(at time.Time, bucket time.Duration) time.Duration {
 
 // Renews returns the time from the request of a lease to that of the next one: in the last quarter
 // of a bucket, not all at the same time.
-func Renews(lasts, bucket time.Duration) time.Duration {
-	return lasts - bucket/8 - rand.N(bucket/8)
+// jitter returns a random time below the given one.
+func Renews(lasts, bucket time.Duration, jitter func(time.Duration) time.Duration) time.Duration {
+	return lasts - bucket/8 - jitter(bucket/8)
 }
 
 // WorthACall reports whether permits that are unused at the end of a lease are worth a call that

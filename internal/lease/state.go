@@ -1,14 +1,20 @@
 package lease
 
-import "sync/atomic"
+import (
+	"slices"
+	"sync/atomic"
+)
 
 // state.go copies a ledger, and tells whether two behave alike, for searches through all orders of
 // events (package smallscope). They leave out what is known of the demand, and choose how many
 // permits a batch takes ahead.
 
 // Clone returns a copy that shares nothing with l, as of a client of its own.
-func (l *Ledger) Clone(giveBack func(Back) bool) *Ledger {
-	next := NewLedger(l.lasts, l.server, new(atomic.Int64), giveBack)
+func (l *Ledger) Clone() *Ledger {
+	if l == nil {
+		return nil
+	}
+	next := NewLedger(l.lasts, l.server, l.jitter, new(atomic.Int64))
 	if held := l.current.Load(); held != nil {
 		next.holding.Add(1)
 		next.current.Store(held.clone())
@@ -17,11 +23,10 @@ func (l *Ledger) Clone(giveBack func(Back) bool) *Ledger {
 		next.next = l.next.clone()
 	}
 	next.refilling.Store(l.refilling.Load())
-	next.interval, next.demand, next.joint, next.jointAt = l.interval, l.demand, l.joint, l.jointAt
-	next.barred, next.changes, next.backs = l.barred, l.changes, l.backs
-	if next.backs.running > 0 {
-		next.backs.done = make(chan struct{})
-	}
+	next.sweeps, next.interval, next.demand = l.sweeps, l.interval, l.demand
+	next.joint, next.jointAt = l.joint, l.jointAt
+	next.changes, next.backs = l.changes, l.backs
+	next.backs.waiting = slices.Clone(l.backs.waiting)
 	return next
 }
 
@@ -38,6 +43,9 @@ func (l *Lease) clone() *Lease {
 // AppendState appends numbers that differ if what follows may differ, but for the demand and what
 // Tell returns.
 func (l *Ledger) AppendState(to []int64) []int64 {
+	if l == nil {
+		return to
+	}
 	for _, held := range []*Lease{l.current.Load(), l.next} {
 		if held != nil {
 			to = append(to, -2, held.Permits, held.left.Load(), number(held.refill.Load()), held.At,
@@ -45,10 +53,12 @@ func (l *Ledger) AppendState(to []int64) []int64 {
 				int64(held.Lasts), int64(held.Renews))
 		}
 	}
+	for _, b := range l.backs.waiting {
+		to = append(to, -4, b.Permits, b.At, int64(b.changes))
+	}
 	return append(
-		to, -3, number(l.refilling.Load()), int64(l.interval), int64(l.barred), int64(l.changes),
-		int64(l.backs.waiting),
-		int64(l.backs.running),
+		to, -3, number(l.refilling.Load()), int64(l.interval), int64(l.changes), int64(l.backs.told),
+		int64(l.backs.running), l.sweeps.UnixMicro(),
 	)
 }
 
@@ -64,17 +74,7 @@ func (l *Ledger) Unused() (n int64) {
 }
 
 // May reports whether a batch may take permits ahead, whatever the demand.
-func (l *Ledger) May(d Draft) bool {
-	if l == nil {
-		return false
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.refuses(d)
-}
-
-// GivenBack reports whether nothing is being given back.
-func (l *Ledger) GivenBack() bool { return l.backs.running == 0 }
+func (l *Ledger) May(d Draft) bool { return l != nil && !l.refuses(d) }
 
 func number(is bool) int64 {
 	if is {

@@ -14,13 +14,9 @@ func TestClone(t *testing.T) {
 	b.pass(900 * time.Millisecond)
 	b.brought(b.Ticket(), 50, time.Second)
 	before := b.AppendState(nil)
-	var backs []Back
-	c := b.Clone(func(back Back) bool {
-		backs = append(backs, back)
-		return true
-	})
+	c := b.Clone()
 	b.Take(3, b.now)
-	b.Bar()
+	b.End()
 	b.Change()
 	if now := c.AppendState(nil); !slices.Equal(now, before) || slices.Equal(b.AppendState(nil), before) {
 		t.Errorf("a copy is %v, not %v", now, before)
@@ -28,11 +24,11 @@ func TestClone(t *testing.T) {
 	if n := c.Held(b.now); n != 55 || c.Unused() != 55 {
 		t.Errorf("a copy holds %d permits, expected 55", n)
 	}
-	c.Bar()
-	if len(backs) != 2 || backs[0].Permits != 5 || backs[1].Permits != 50 {
+	c.End()
+	if backs := c.Returns(); len(backs) != 2 || backs[0].Permits != 5 || backs[1].Permits != 50 {
 		t.Errorf("a copy gives back %v", backs)
 	}
-	if !c.May(Draft{}) && !c.GivenBack() {
+	if !c.May(Draft{}) && c.Returning() {
 		t.Error("a copy gives back permits before Start")
 	}
 }

@@ -109,9 +109,6 @@ type AcquireRequest struct {
 // Next prepares r for another call, which follows the grants with the given ids.
 func (r *AcquireRequest) Next(before RecentIDs) { r.Records, r.Sets, r.recent = 0, 0, before }
 
-// Began returns when the last attempt was made, with a monotonic reading; only with Options.Lease.
-func (r *AcquireRequest) Began() time.Time { return r.began }
-
 // ID returns the last three bytes of the call's first id.
 func (r *AcquireRequest) ID() int64 { return r.id }
 
@@ -282,6 +279,7 @@ type Reply struct {
 	Others []Member      // that were asked together with it
 	ID     int64         // last three bytes of the first id of the call; 0 with others
 	Ahead  int64         // permits that were taken for a lease, dated At
+	Began  time.Time     // if Ahead: when the attempt was made, with a monotonic reading
 	Retry  time.Duration // wait before the next request; only in a local reply
 	// for each group the result of Granted, and for each limiter a wait in µs; nil: all granted
 	outcomes []int64
@@ -408,6 +406,9 @@ func (r *AcquireRequest) decode(e *Encoder, header, rest []int64) Reply {
 	}
 	if e.ServerTime {
 		e.served.Store(g.Now - serverSlack)
+	}
+	if g.Ahead > 0 {
+		g.Began = r.began
 	}
 	g.At = e.Dated(g.Now, interval, g.Ahead > 0)
 	g.ResetAfter = Micros(g.At - g.Now + interval*1000)

@@ -33,6 +33,11 @@ type Batch struct {
 	// clients
 	full  bool
 	state BatchState
+
+	// The owner of the queue sets it before Fill: the client changes the limiter, so the batch takes
+	// no lease.
+	Changing bool
+	ticket   lease.Ticket // for the lease that it brings
 }
 
 // Requests returns the number of requests.
@@ -136,6 +141,9 @@ func (q *Queue) Blocked() bool { return q.inFlight != nil && len(q.upTo) == 0 }
 
 // Due reports whether a batch is due, for Fill.
 func (q *Queue) Due(m Moment) bool {
+	if at := q.ledger.SweepAt(); !at.IsZero() && !m.Mono.Before(at) {
+		q.ledger.Sweep(m)
+	}
 	if len(q.upTo) > 0 {
 		return true
 	}
@@ -165,10 +173,11 @@ func (q *Queue) urgent() bool {
 	return q.recheck || len(q.trying) > 0 || q.line.ready != nil && q.line.ready.state == Queued && !q.resting
 }
 
-// Fill makes an empty batch the next one, and reports whether there is something to ask. wish
-// returns how many permits it takes ahead. Due was called before, and returned true.
-func (q *Queue) Fill(m Moment, b *Batch, wish func(lease.Draft) int64) bool {
-	b.number, b.started = q.batches+1, m.Mono
+// Fill makes an empty batch the next one, and reports whether there is something to ask. Due was
+// called before, and returned true.
+func (q *Queue) Fill(m Moment, b *Batch) bool {
+	b.number, b.started, b.ticket = q.batches+1, m.Mono, q.ledger.Ticket()
+	b.Ask.Rebuild = q.settings.Limiters == 1 && q.rebuild[0]
 	if len(q.upTo) > 0 {
 		b.Ask.UpTo = true
 		b.add(q.upTo[0], false)
@@ -178,7 +187,7 @@ func (q *Queue) Fill(m Moment, b *Batch, wish func(lease.Draft) int64) bool {
 		q.recheck, q.resting = false, false
 		q.carryTrying(m, b, q.carryWaiting(m, b))
 		b.Ask.Apart = q.detached > 0 && q.settings.Granularity
-		if b.Ask.Lease = wish(q.draft(b)); b.requests == 0 && b.Ask.Lease == 0 {
+		if b.Ask.Lease = q.ahead(m, b); b.requests == 0 && b.Ask.Lease == 0 {
 			if q.line.ready != nil {
 				q.rest(m)
 				q.resting = true
@@ -264,17 +273,6 @@ func (q *Queue) leaves(r *Request) bool {
 	}
 	r.state.To(Gone)
 	return true
-}
-
-// draft returns what decides how many permits a batch takes ahead.
-func (q *Queue) draft(b *Batch) lease.Draft {
-	const most = 1 << 31
-	asked := int64(0)
-	for _, g := range b.Ask.Groups {
-		asked = min(asked+min(g.Size, most)*g.Count, most)
-	}
-	may := !b.Ask.Partial && !q.Redisson() && q.detached == 0 && len(q.keeps) == 0
-	return lease.Draft{Callers: b.requests, Asked: asked, May: may}
 }
 
 // room returns how many permits the waiting requests may ask for now in addition to those of the

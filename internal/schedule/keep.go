@@ -44,6 +44,7 @@ func (q *Queue) Hold(k, after *Keep) {
 		k.from = after.from
 	}
 	q.keeps = append(q.keeps, k)
+	q.ledger.End()
 }
 
 // Redate notes that a keep counts from a time on. It reports whether requests behind it are to be

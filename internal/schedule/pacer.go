@@ -46,12 +46,13 @@ const (
 	Poll                     // a limiter may change without a signal
 	LingerOver               // callers that were just answered have had the time to ask again
 	NodeBack                 // the node of the limiter may be reached again
+	LeaseEnds                // a lease is over, or what is known of it is not kept any longer
 	MayBeLast                // it is found out whether a last call is due earlier
 )
 
 var causeNames = [...]string{
 	"next event", "permits free", "our turn", "last call", "gathered", "poll", "linger over", "node back",
-	"may be last",
+	"lease ends", "may be last",
 }
 
 func (c Cause) String() string { return causeNames[c] }
@@ -122,11 +123,14 @@ func (p *pacer) measured(took time.Duration) {
 // Wake returns when Due is to be called again, by the monotonic clock, and why then. The zero time:
 // after the next event.
 func (q *Queue) Wake() (time.Time, Cause) {
-	at := q.pacer.wake.Mono
+	at, cause := q.pacer.wake.Mono, q.pacer.cause
 	if walk := q.pacer.walkedAt.Add(walkPause); q.pacer.hurry && walk.Before(at) {
-		return walk, MayBeLast
+		at, cause = walk, MayBeLast
 	}
-	return at, q.pacer.cause
+	if ends := q.ledger.SweepAt(); !ends.IsZero() && (at.IsZero() || ends.Before(at)) {
+		return ends, LeaseEnds
+	}
+	return at, cause
 }
 
 // awake notes that the time to wake has come: a call is due, unless that is better made a little

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
@@ -127,7 +126,7 @@ func (w *world) serve(b *Batch) (g protocol.Reply) {
 func (w *world) drive() {
 	for w.q.Due(w.m) {
 		b := new(Batch)
-		if !w.q.Fill(w.m, b, func(lease.Draft) int64 { return 0 }) {
+		if !w.q.Fill(w.m, b) {
 			break
 		}
 		w.note("batch %d: %v", b.number, b.Ask)
@@ -136,7 +135,7 @@ func (w *world) drive() {
 	}
 	if w.nosy != nil {
 		for range w.nosy.IntN(3) {
-			if w.q.Due(w.m) && w.q.Fill(w.m, new(Batch), func(lease.Draft) int64 { return 0 }) {
+			if w.q.Due(w.m) && w.q.Fill(w.m, new(Batch)) {
 				w.t.Fatalf("another batch is due though nothing has happened\n%v", w.log)
 			}
 		}

@@ -5,8 +5,8 @@
 // and nothing of Redis.
 //
 // Each event is a method of Queue: Join, Leave, Expire, Settle, Fail, Stalled, Changed,
-// SeeRedisson, Refill, GaveBack, and for keeps Hold, Redate, Drop, Freed, Overlapped. What a queue
-// decides on changes only by its own events. After any of them, and at the time that Wake returns,
+// SeeRedisson, GaveBack; for leases Refill, Together, and those of its Ledger; for keeps Hold,
+// Redate, Drop, Freed, Overlapped. What a queue decides on changes only by its own events. After any of them, and at the time that Wake returns,
 // the owner of the queue calls Due, and Fill for each batch that is due. A superfluous call of Due
 // has no effect, so the owner need not know which events make a batch due.
 package schedule
@@ -14,6 +14,7 @@ package schedule
 import (
 	"errors"
 	"iter"
+	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
@@ -41,6 +42,11 @@ type Settings struct {
 	Jitter   func(time.Duration) time.Duration // returns a random time below the given one
 	// reports whether the caller is about to leave; nil: none is
 	Leaving func(*Request) bool
+	// how long a lease lasts; 0: the limiter has none, and neither has a set
+	Lease   time.Duration
+	Holding *atomic.Int64 // limiters of the client that have a lease
+	// chooses how many permits a batch that may take some takes ahead; nil: as the demand says
+	Ahead func() int64
 }
 
 // A Queue holds the requests of one limiter in this process and the batches in flight. It is not
@@ -61,6 +67,9 @@ type Queue struct {
 	detached int
 	beside   int // batches in flight for one request of kind UpTo each
 
+	ledger  *lease.Ledger // nil: the limiter has no leases
+	rebuild []bool        // the next batch finishes a rebuild of the free permits of these limiters
+
 	keeps    []*Keep   // of requests of sets, in the order of arrival
 	answered time.Time // when the last batch was complete, by the monotonic clock
 	// since the last batch was made, something has changed that may let a request be served
@@ -77,20 +86,23 @@ type Queue struct {
 // New returns a queue without requests.
 func New(s Settings) *Queue {
 	s.Limiters = max(s.Limiters, 1)
-	return &Queue{
+	q := &Queue{
 		settings: s, rates: unlimited(s.Limiters), pacer: pacer{members: make([]member, s.Limiters)},
-		mayPass: sizes{rest: make([]int64, s.Limiters-1)},
+		mayPass: sizes{rest: make([]int64, s.Limiters-1)}, rebuild: make([]bool, s.Limiters),
 	}
+	if s.Lease > 0 {
+		q.ledger = lease.NewLedger(s.Lease, s.ServerTime, s.Jitter, s.Holding)
+	}
+	return q
 }
 
 // MaxDetached is how many batches of one queue may be detached at once.
 const MaxDetached = 3
 
-// Idle reports whether no request and no batch uses the queue.
+// Idle reports whether no request, no batch and no lease uses the queue.
 func (q *Queue) Idle() bool {
 	return q.line.first == nil && len(q.trying) == 0 && len(q.upTo) == 0 && len(q.keeps) == 0 && q.inFlight == nil &&
-		q.detached == 0 &&
-		q.beside == 0 && q.pacer.linger == 0
+		q.detached == 0 && q.beside == 0 && q.pacer.linger == 0 && q.ledger.Idle()
 }
 
 // Waiting returns the number of waiting requests, those in flight included.
@@ -163,6 +175,7 @@ func (q *Queue) Join(r *Request) {
 		if !q.judges(r) {
 			r.split(q.rates.first)
 		}
+		q.ledger.End()
 		q.line.add(r)
 		first := q.inFlight == nil && q.line.ready == r
 		if first || !r.Until.IsZero() || q.settings.FailFast && !r.End.IsZero() || !q.rates.fit(r) || q.mayPass.fit(r) {
@@ -252,9 +265,6 @@ func (q *Queue) SeeRedisson(here bool) {
 
 // Redisson reports what SeeRedisson was last told.
 func (q *Queue) Redisson() bool { return q.pacer.members[0].share.Redisson }
-
-// Refill notes that a batch is due though no request may need one.
-func (q *Queue) Refill() { q.recheck = true }
 
 // GaveBack notes that n permits of this process returned early: granted at a time (µs), or the
 // oldest ones if it is 0.

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
@@ -39,7 +38,7 @@ func wait(n int64) *Request { return &Request{N: n, Kind: Wait} }
 func (s *story) sends(requests ...*Request) *Batch {
 	s.t.Helper()
 	b := new(Batch)
-	if !s.q.Due(s.m) || !s.q.Fill(s.m, b, func(lease.Draft) int64 { return 0 }) {
+	if !s.q.Due(s.m) || !s.q.Fill(s.m, b) {
 		if b = nil; len(requests) > 0 {
 			s.t.Error("no batch is due")
 		}
@@ -315,7 +314,7 @@ func TestALongLineLeavesRoomForTries(t *testing.T) {
 		}
 		try := &Request{N: 1}
 		s.join(try)
-		if b := new(Batch); !s.q.Due(s.m) || !s.q.Fill(s.m, b, func(lease.Draft) int64 { return 0 }) ||
+		if b := new(Batch); !s.q.Due(s.m) || !s.q.Fill(s.m, b) ||
 			!try.InFlight() {
 			t.Errorf(
 				"with a record for each request %v, the first batch has %d requests, but not the one that does not wait",

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
@@ -396,15 +396,14 @@ func TestAKeepIsNoReasonToTryAtOnce(t *testing.T) {
 // No permits are taken ahead while callers of sets wait.
 func TestNoLeaseBesideAKeep(t *testing.T) {
 	s := newStory(t)
+	s.q = New(Settings{Lease: time.Second, Holding: new(atomic.Int64), Ahead: func() int64 {
+		t.Error("a lease may be taken")
+		return 0
+	}})
 	s.q.Hold(&Keep{N: 1, from: s.m.Clock.Add(time.Hour)}, nil)
 	s.join(&Request{N: 1})
 	s.q.Due(s.m)
-	s.q.Fill(s.m, new(Batch), func(d lease.Draft) int64 {
-		if d.May {
-			t.Error("a lease may be taken")
-		}
-		return 0
-	})
+	s.q.Fill(s.m, new(Batch))
 }
 
 // A batch without requests is not sent, whatever is kept.

@@ -15,6 +15,9 @@ import (
 // then has those that are settled.
 func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	f := q.facts()
+	if !g.Local() {
+		q.saw(m, b, g)
+	}
 	q.complete(b)
 	q.answered = m.Mono
 	rates := ratesOf(g)
@@ -27,6 +30,10 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 		q.settleUpTo(b, g, &f)
 	} else {
 		beaten = q.apply(m, b, g, &f)
+		q.ledger.Granted(f.Own)
+	}
+	if f.Refused {
+		q.ledger.Refused(m.Mono)
 	}
 	q.mayPass = sizes{rest: make([]int64, len(rates.rest))}
 	if first := q.line.first; g.Local() && first != nil && !rates.fit(first) {

@@ -13,7 +13,8 @@ import (
 func (q *Queue) Clone(batches []*Batch, requests []*Request) (*Queue, []*Batch, []*Request) {
 	var c copier
 	next := *q
-	next.verdicts, next.keeps = nil, slices.Clone(q.keeps)
+	next.verdicts, next.keeps, next.rebuild = nil, slices.Clone(q.keeps), slices.Clone(q.rebuild)
+	next.ledger = q.ledger.Clone()
 	next.pacer.members = slices.Clone(q.pacer.members)
 	for i := range next.pacer.members {
 		next.pacer.members[i].share = q.pacer.members[i].share.Clone()
@@ -124,6 +125,10 @@ func (q *Queue) AppendState(to []int64, m Moment, batches []*Batch, requests []*
 	for _, b := range batches {
 		s.batch(b)
 	}
+	for _, pending := range q.rebuild {
+		s.add(number(pending))
+	}
+	s.numbers = q.ledger.AppendState(s.numbers)
 	p := &q.pacer
 	s.add(nanos(p.wake.Clock), nanos(p.wake.Mono), int64(p.linger), int64(p.cause), int64(p.polls), number(p.hurry))
 	for i := range p.members {
@@ -181,7 +186,7 @@ func (s *state) batch(b *Batch) {
 		int64(b.state), nanos(b.started), number(b.full), int64(b.undated), int64(len(b.members)), int64(a.Strict),
 		number(a.UpTo),
 		number(a.Detail), number(a.Next), number(a.Rebuild), number(a.Check), number(a.Partial), number(a.Apart),
-		a.Lease,
+		a.Lease, int64(b.ticket),
 	)
 	for _, members := range b.members {
 		s.requests(members)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
-	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
@@ -33,7 +32,6 @@ func TestStories(t *testing.T) {
 // A stage has the limiter, or the set of limiters, of a story.
 type stage struct {
 	q        *Queue
-	ledger   *lease.Ledger // nil: the limiter has no leases
 	m        Moment
 	names    []string // of the requests that are not settled, in the order in which they came
 	requests map[string]*Request
@@ -74,8 +72,7 @@ func (s *stage) play(a arguments) string {
 	case "changed":
 		s.q.Changed()
 	case "change-begins":
-		unused, _ := s.ledger.Change()
-		for _, back := range unused {
+		for _, back := range s.q.Ledger().Change() {
 			s.say("gives back %d permits of the lease, before the change", back.Permits)
 		}
 	case "freed":
@@ -104,13 +101,8 @@ func (s *stage) limiter(a arguments) {
 	s.q = New(Settings{
 		Limiters: int(a.number("limiters", 1)), Linger: LingerThreshold,
 		Jitter: func(time.Duration) time.Duration { return 0 }, Identity: record.NewIdentity("me"),
+		Lease: a.duration(a.text("lease", "0s")), Holding: new(atomic.Int64),
 	})
-	if lasts := a.duration(a.text("lease", "0s")); lasts > 0 {
-		s.ledger = lease.NewLedger(lasts, false, new(atomic.Int64), func(b lease.Back) bool {
-			s.say("gives back %d permits of the lease", b.Permits)
-			return false
-		})
-	}
 }
 
 // join adds a request.
@@ -130,9 +122,6 @@ func (s *stage) join(name string, a arguments) {
 	}
 	s.requests[name] = r
 	s.names = append(s.names, name)
-	if r.Kind == Wait {
-		s.ledger.Bar()
-	}
 	s.q.Join(r)
 }
 
@@ -167,21 +156,13 @@ func (s *stage) reply(b *Batch, a arguments) {
 		}
 	}
 	if g.Ahead = a.number("ahead", 0); g.Ahead > 0 {
-		lasts := a.duration(a.text("lasts", "0s"))
-		s.ledger.Brought(s.ledger.Ticket(), &lease.Lease{
-			Rate:     g.Rate,
-			Interval: g.Interval,
-			Free:     g.Free,
-			At:       now + lasts.Microseconds(),
-			Began:    s.m.Mono,
-			Lasts:    lasts,
-			Permits:  g.Ahead,
-		}, false, s.m)
-		s.say("a lease of %d permits for %v", s.ledger.Held(s.m), lasts)
+		g.At, g.Began = now+a.duration(a.text("lasts", "0s")).Microseconds(), s.m.Mono
 	}
-	s.ledger.Saw(g.Interval)
-	f := s.q.Settle(s.m, b, g)
-	s.ledger.Granted(f.Own)
+	held := s.q.Ledger().Held(s.m)
+	s.q.Settle(s.m, b, g)
+	if now := s.q.Ledger().Held(s.m); now > held {
+		s.say("a lease of %d permits for %v", now, a.text("lasts", ""))
+	}
 	s.settled(b)
 }
 
@@ -214,9 +195,6 @@ func (s *stage) settled(b *Batch) {
 
 // forget takes away the name of a request that is settled or has left.
 func (s *stage) forget(name string) {
-	if s.requests[name].Kind == Wait {
-		s.ledger.Unbar()
-	}
 	delete(s.requests, name)
 	s.names = slices.DeleteFunc(s.names, func(other string) bool { return other == name })
 }
@@ -232,7 +210,7 @@ func (s *stage) name(r *Request) string {
 
 // take takes permits of the lease.
 func (s *stage) take(n int64) {
-	from, left, refill := s.ledger.Take(n, s.m)
+	from, left, refill := s.q.Ledger().Take(n, s.m)
 	if from == nil {
 		s.say("no lease has them")
 		return
@@ -247,12 +225,16 @@ func (s *stage) take(n int64) {
 func (s *stage) goOn() {
 	for s.q.Due(s.m) {
 		b := new(Batch)
-		if !s.q.Fill(s.m, b, func(d lease.Draft) int64 { return s.ledger.Wish(d, s.m) }) {
+		if !s.q.Fill(s.m, b) {
 			continue
 		}
 		number := strconv.FormatInt(b.number, 10)
 		s.batches[number] = b
 		s.say("sends %s%s", number, s.groups(b))
+	}
+	for _, back := range s.q.Ledger().Returns() {
+		s.q.Ledger().Start(back, true)
+		s.say("gives back %d permits of the lease", back.Permits)
 	}
 	for _, name := range s.names {
 		switch r := s.requests[name]; {

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
@@ -135,7 +134,7 @@ func TestFailFastRefusesARequestThatWouldWaitInVain(t *testing.T) {
 		m := Moment{Clock: start, Mono: start}
 		q.Join(r)
 		b := new(Batch)
-		if !q.Due(m) || !q.Fill(m, b, func(lease.Draft) int64 { return 0 }) {
+		if !q.Due(m) || !q.Fill(m, b) {
 			t.Fatalf("%s: no call", c.name)
 		}
 		g := &protocol.Reply{
@@ -189,7 +188,7 @@ func TestARequestIsJudgedBeforeItsFirstInstalment(t *testing.T) {
 		next := func(want int64) *Batch {
 			t.Helper()
 			b := new(Batch)
-			if !q.Due(m) || !q.Fill(m, b, func(lease.Draft) int64 { return 0 }) || b.Ask.Groups[0].Size != want {
+			if !q.Due(m) || !q.Fill(m, b) || b.Ask.Groups[0].Size != want {
 				t.Fatalf("%s: the batch asks for %v, want %d permits", c.name, b.Ask.Groups, want)
 			}
 			return b

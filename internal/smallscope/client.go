@@ -25,20 +25,16 @@ type client struct {
 
 	// Not of a foreign client:
 	queue    *schedule.Queue
-	ledger   *lease.Ledger // nil: it has no leases
-	callers  []caller      // that have no outcome
-	arrivals int           // callers so far
-	refills  bool          // a request has found that more permits are to be taken ahead
-	backs    []back        // that are to be given back
+	callers  []caller // that have no outcome
+	arrivals int      // callers so far
+	refills  bool     // a request has found that more permits are to be taken ahead
+	backs    []back   // that are to be given back
 	changing stage
 	due      time.Time // when the permits of the caller dueTo are free, by the last reply
 	dueTo    int
 	held     int64 // permits that were taken ahead, and neither granted nor given back nor void
 
 	burst, at int // how many calls it has made at one of the Times, and which one that is
-
-	ahead  int64 // how many permits a batch of this step takes ahead if it may
-	wished bool  // a batch of this step might take some
 }
 
 // A caller is one that waits for an outcome.
@@ -59,7 +55,6 @@ type call struct {
 	ids             uint64 // drawn before it, which identifies it
 	recent          int
 	served          int64
-	ticket          lease.Ticket
 	behind          []int // numbers of the waiting callers that it must not pass
 	first, last     int   // when its first and its last attempt were sent: indexes in Times
 	setFirst, set   bool  // whether the clock was set back then
@@ -110,25 +105,25 @@ func (s *search) start(c *client, i int) {
 		return
 	}
 	c.queue = schedule.New(schedule.Settings{
+		Lease: spec.Lease, Holding: new(atomic.Int64), Ahead: s.takesAhead,
 		Granularity: spec.Granularity > 0, ServerTime: spec.ByServer, Linger: time.Hour,
 		Identity: record.NewIdentity(s.id(i, c.life)),
 		Jitter:   func(time.Duration) time.Duration { return 0 },
 	})
 	c.queue.SeeRedisson(spec.Redisson)
-	if spec.Lease > 0 {
-		c.ledger = lease.NewLedger(spec.Lease, spec.ByServer, new(atomic.Int64), c.giveBack)
-	}
 }
 
-// giveBack notes that permits are to be given back.
-func (c *client) giveBack(b lease.Back) bool {
-	c.backs = append(c.backs, back{b, c.changes})
-	return true
+// ledger returns the leases; nil: it has none, or is foreign.
+func (c *client) ledger() *lease.Ledger {
+	if c.queue == nil {
+		return nil
+	}
+	return c.queue.Ledger()
 }
 
 // active reports whether the client may be granted permits.
 func (c *client) active() bool {
-	return len(c.calls)+len(c.callers) > 0 || c.ledger.Holds() ||
+	return len(c.calls)+len(c.callers) > 0 || c.ledger().Holds() ||
 		slices.ContainsFunc(c.comes, func(n int) bool { return n > 0 })
 }
 
@@ -137,7 +132,6 @@ func (c *client) clone() *client {
 	next := *c
 	next.comes, next.sent, next.backs = slices.Clone(c.comes), slices.Clone(c.sent), slices.Clone(c.backs)
 	next.calls, next.callers = slices.Clone(c.calls), slices.Clone(c.callers)
-	next.wished = false
 	if c.queue == nil {
 		return &next
 	}
@@ -148,9 +142,6 @@ func (c *client) clone() *client {
 	}
 	for i := range requests {
 		next.callers[i].Request = requests[i]
-	}
-	if c.ledger != nil {
-		next.ledger = c.ledger.Clone(next.giveBack)
 	}
 	return &next
 }
@@ -186,9 +177,8 @@ func (s *search) key(b *numbers, w *world, i int) {
 			call.recent, call.first, call.setFirst = 0, call.last, call.set
 		}
 		b.add(
-			call.n, int64(call.ids), int64(call.recent), call.served, int64(call.ticket), int64(call.first),
-			int64(call.last),
-			flag(call.setFirst), flag(call.set), int64(call.attempt), flag(call.replied), int64(call.reply),
+			call.n, int64(call.ids), int64(call.recent), call.served, int64(call.first),
+			int64(call.last), flag(call.setFirst), flag(call.set), int64(call.attempt), flag(call.replied), int64(call.reply),
 			flag(call.void),
 		)
 		for _, number := range call.behind {
@@ -213,9 +203,6 @@ func (s *search) key(b *numbers, w *world, i int) {
 	}
 	batches, requests := c.parts()
 	*b = c.queue.AppendState(append(*b, -5), s.moment(w, i), batches, requests, s.known(spec))
-	if c.ledger != nil {
-		*b = c.ledger.AppendState(*b)
-	}
 }
 
 // index returns the index of a caller in callers; -1 if it is not there any more.

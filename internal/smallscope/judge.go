@@ -164,7 +164,7 @@ func (s *search) sound(w *world, i int) error {
 	c, now := w.clients[i], s.now(w)
 	wake, _ := c.queue.Wake()
 	free := c.queue.InFlight() == nil
-	if idle := len(c.calls)+len(c.callers) == 0; c.queue.Idle() != idle {
+	if idle := len(c.calls)+len(c.callers) == 0 && c.ledger().Idle(); c.queue.Idle() != idle {
 		return s.violated(
 			"the queue of %s has %d calls and %d callers, and says that it is idle: %t", s.Clients[i].Name,
 			len(c.calls),
@@ -189,13 +189,13 @@ func (s *search) sound(w *world, i int) error {
 			)
 		}
 	}
-	if c.ledger == nil {
+	if c.ledger() == nil {
 		return nil
 	}
-	if c.queue.Waiting() > 0 && c.ledger.Holds() {
+	if c.queue.Waiting() > 0 && c.ledger().Holds() {
 		return s.violated("%s has a lease while a caller waits", s.Clients[i].Name)
 	}
-	returned, void := c.ledger.Tell()
+	returned, void := c.ledger().Tell()
 	c.held -= returned + void
 	under := int64(0) // what is being given back, or is to be
 	for _, back := range c.backs {
@@ -206,7 +206,7 @@ func (s *search) sound(w *world, i int) error {
 			under += m.back.Permits
 		}
 	}
-	if has := c.ledger.Unused(); has+under != c.held {
+	if has := c.ledger().Unused(); has+under != c.held {
 		return s.violated("%s has %d permits and gives back %d of %d", s.Clients[i].Name, has, under, c.held)
 	}
 	return nil

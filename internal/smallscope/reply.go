@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -63,7 +61,7 @@ func (s *search) executed(w *world, i int, m message, reply int) error {
 	switch m.what {
 	case givesBack:
 		returned, _, err := protocol.Release{}.Reply(figures(s.replies.all[reply]))
-		c.ledger.Done(m.back, returned)
+		c.ledger().Done(m.back, returned)
 		return err
 	case sets:
 		c.changing = unchanged
@@ -176,10 +174,8 @@ func (s *search) receive(w *world, i, at int) error {
 		c.served = g.Now
 	}
 	m := s.moment(w, i)
-	c.ledger.Saw(g.Interval)
-	if g.Ahead > 0 {
-		s.hold(w, i, &call, &g)
-	}
+	c.held += g.Ahead
+	g.Began = Epoch.Add(s.Times[call.last])
 	f := c.queue.Settle(m, call.Batch, &g)
 	if f.Own+g.Ahead > 0 {
 		if s.Clients[i].Granularity > 0 {
@@ -198,18 +194,6 @@ func (s *search) receive(w *world, i, at int) error {
 	return s.settled(w, i, &call)
 }
 
-// hold stores the lease that a call has brought.
-func (s *search) hold(w *world, i int, call *call, g *protocol.Reply) {
-	c := w.clients[i]
-	c.held += g.Ahead
-	held := &lease.Lease{
-		Rate: g.Rate, Interval: g.Interval, Free: g.Free, At: g.At, Began: Epoch.Add(s.Times[call.last]),
-		Lasts: time.Duration(g.At-g.Now) * time.Microsecond, Permits: g.Ahead,
-	}
-	c.ledger.Brought(call.ticket, held, call.State() == schedule.BatchDetached, s.leaseMoment(w, i))
-	held.Renews = held.Lasts - held.Lasts/8 // not at random
-}
-
 // settled tells the callers of a call that is complete.
 func (s *search) settled(w *world, i int, call *call) error {
 	c := w.clients[i]
@@ -217,9 +201,6 @@ func (s *search) settled(w *world, i int, call *call) error {
 		at := slices.IndexFunc(c.callers, func(other caller) bool { return other.Request == r })
 		if at < 0 || c.callers[at].left {
 			return s.violated("a request for %d is settled that nobody waits for", r.N)
-		}
-		if r.Kind == schedule.Wait {
-			c.ledger.Unbar()
 		}
 		c.callers = slices.Delete(c.callers, at, at+1)
 		if n := r.N; r.Outcome.Allowed {

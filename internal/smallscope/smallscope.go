@@ -151,6 +151,8 @@ type search struct {
 	path    []step
 	numbers numbers // memory for keyOf
 	text    []byte  // the same
+	ahead   int64   // how many permits a batch of this step takes ahead if it may
+	mayTake bool    // a batch of this step might take some
 
 	// What states refer to by an index, and the executions of scripts that are known.
 	stores   numbered[store]

@@ -114,7 +114,7 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 			clients: change(func(c *Client) { c.Stalls = true }, leased("leased", 2), plain(3)),
 		},
 		{
-			name: "a change", least: 24000, rate: 2,
+			name: "a change", least: 20000, rate: 2,
 			clients: change(func(c *Client) { c.Changes = 1 }, leased("leased", 1), plain(2)),
 		},
 		{

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
@@ -35,7 +34,7 @@ func (s *search) event(w *world, i int, do func(next *world, c *client) error, w
 	defer s.leave()
 	for _, ahead := range append([]int64{0}, s.Clients[i].Ahead...) {
 		next, c := w.copy(), w.clients[i].clone()
-		next.clients[i], c.ahead = c, ahead
+		next.clients[i], s.ahead, s.mayTake = c, ahead, false
 		if c.at != w.at {
 			c.at, c.burst = w.at, 0
 		}
@@ -44,10 +43,11 @@ func (s *search) event(w *world, i int, do func(next *world, c *client) error, w
 		} else if err != nil {
 			return err
 		}
+		might := s.mayTake // visit changes it
 		if err := s.visit(next); err != nil {
 			return err
 		}
-		if !c.wished {
+		if !might {
 			return nil
 		}
 	}
@@ -76,11 +76,10 @@ func (s *search) exit(w *world, i int) error {
 	c, m := w.clients[i], s.moment(w, i)
 	for c.queue.Due(m) {
 		call := call{
-			Batch:    new(schedule.Batch),
+			Batch:    &schedule.Batch{Changing: c.changing != unchanged},
 			ids:      c.ids,
 			recent:   c.recent,
 			served:   c.served,
-			ticket:   c.ledger.Ticket(),
 			first:    w.at,
 			setFirst: c.set,
 		}
@@ -91,7 +90,7 @@ func (s *search) exit(w *world, i int) error {
 		}
 		slices.Sort(call.behind)
 		before := c.queue.InFlight()
-		if !c.queue.Fill(m, call.Batch, c.wish) {
+		if !c.queue.Fill(m, call.Batch) {
 			if c.queue.Due(m) {
 				return s.violated("a batch is due, though there is nothing to ask")
 			}
@@ -100,7 +99,7 @@ func (s *search) exit(w *world, i int) error {
 		if !call.Ask.UpTo && before != nil {
 			return s.violated("a batch is sent while the queue waits for another one")
 		}
-		if call.Requests() == 0 && !c.ledger.Holds() {
+		if call.Requests() == 0 && !c.ledger().Holds() {
 			return s.violated("a call without callers takes a lease, though there is none to follow")
 		}
 		if call.Ask.Lease > 0 && (c.queue.Waiting() > 0 || len(c.calls) > 0) {
@@ -114,6 +113,9 @@ func (s *search) exit(w *world, i int) error {
 		}
 		s.send(w, i, call)
 	}
+	for _, unused := range c.ledger().Returns() {
+		c.backs = append(c.backs, back{unused, c.changes})
+	}
 	for s.Clients[i].Changes == 0 && len(c.backs) > 0 { // else it is a step of its own
 		s.startBack(w, i)
 	}
@@ -124,20 +126,16 @@ func (s *search) exit(w *world, i int) error {
 	return s.sound(w, i)
 }
 
-// wish returns how many permits a batch takes ahead.
-func (c *client) wish(d lease.Draft) int64 {
-	d.May = d.May && c.changing == unchanged
-	if !c.ledger.May(d) {
-		return 0
-	}
-	c.wished = true
-	return c.ahead
+// takesAhead returns how many permits a batch takes ahead that may take some.
+func (s *search) takesAhead() int64 {
+	s.mayTake = true
+	return s.ahead
 }
 
 // trouble lets a client crash, or sets back its clock.
 func (s *search) trouble(w *world, i int) error {
 	spec, c := &s.Clients[i], w.clients[i]
-	if s.Crashes > w.crashes && (c.ledger.Holds() || len(c.calls) > 0) {
+	if s.Crashes > w.crashes && (c.ledger().Holds() || len(c.calls) > 0) {
 		next := w.copy()
 		next.crashes++
 		own := &client{
@@ -168,13 +166,13 @@ func (s *search) come(w *world, i int) error {
 	spec, c := &s.Clients[i], w.clients[i]
 	for kind, k := range spec.Callers {
 		for _, n := range k.Sizes {
-			held := k.Kind != schedule.UpTo && c.ledger.Holds()
+			held := k.Kind != schedule.UpTo && c.ledger().Holds()
 			if c.comes[kind] == 0 && !held {
 				continue
 			}
 			err := s.event(w, i, func(next *world, c *client) error {
 				if held {
-					from, _, refill := c.ledger.Take(n, s.leaseMoment(next, i))
+					from, _, refill := c.ledger().Take(n, s.leaseMoment(next, i))
 					if from != nil {
 						c.refills = c.refills || refill
 						c.held -= n
@@ -204,9 +202,6 @@ func (s *search) join(w *world, i, kind int, n int64) {
 	if k.Timeout > 0 {
 		r.Until = s.moment(w, i).Clock.Add(k.Timeout)
 		r.End = r.Until
-	}
-	if k.Kind == schedule.Wait {
-		c.ledger.Bar()
 	}
 	c.arrivals++
 	at := len(c.callers)
@@ -251,9 +246,6 @@ func (s *search) goes(w *world, i int) error {
 // leave takes away the request of a caller.
 func (c *client) leave(at int) {
 	r := &c.callers[at]
-	if r.Kind == schedule.Wait {
-		c.ledger.Unbar()
-	}
 	if r.left = c.queue.Leave(r.Request) != nil; !r.left {
 		c.callers = slices.Delete(c.callers, at, at+1)
 	}
@@ -271,7 +263,7 @@ func (s *search) timer(w *world, i int) error {
 // them back, and changes the limiter.
 func (s *search) background(w *world, i int) (err error) {
 	spec, c := &s.Clients[i], w.clients[i]
-	if c.ledger == nil && spec.Changes == 0 {
+	if c.ledger() == nil && spec.Changes == 0 {
 		return nil
 	}
 	if c.refills {
@@ -279,15 +271,6 @@ func (s *search) background(w *world, i int) (err error) {
 			c.refill()
 			return nil
 		}, "%s refills its lease", spec.Name)
-	}
-	if err == nil && c.ledger.Holds() {
-		err = s.event(w, i, func(next *world, c *client) error {
-			before := c.ledger.Unused()
-			if c.ledger.Sweep(s.leaseMoment(next, i)); c.ledger.Holds() && c.ledger.Unused() == before {
-				return errNoStep
-			}
-			return nil
-		}, "%s ends its lease", spec.Name)
 	}
 	if err == nil && len(c.backs) > 0 {
 		err = s.event(w, i, func(next *world, c *client) error {
@@ -298,17 +281,19 @@ func (s *search) background(w *world, i int) (err error) {
 	if err == nil && c.changes > 0 && c.changing == unchanged {
 		err = s.event(w, i, func(next *world, c *client) error {
 			c.changes--
-			unused, givenBack := c.ledger.Change()
-			if c.changing = waits; givenBack == nil {
-				c.changing = ready
+			if c.changing = ready; c.ledger() == nil {
+				return nil
 			}
-			for _, back := range unused {
+			for _, back := range c.ledger().Change() {
 				s.sendBack(next, i, back)
+			}
+			if c.ledger().Returning() {
+				c.changing = waits
 			}
 			return nil
 		}, "%s begins a change", spec.Name)
 	}
-	if err == nil && (c.changing == ready || c.changing == waits && c.ledger.GivenBack()) {
+	if err == nil && (c.changing == ready || c.changing == waits && !c.ledger().Returning()) {
 		err = s.event(w, i, func(next *world, c *client) error {
 			c.changing = changes
 			request := protocol.SetRate{
@@ -330,9 +315,7 @@ func (s *search) background(w *world, i int) (err error) {
 // refill lets the next batch ask for more permits than those of the lease.
 func (c *client) refill() {
 	c.refills = false
-	if c.ledger.MustRefill() {
-		c.queue.Refill()
-	}
+	c.queue.Refill()
 }
 
 // startBack lets a client give back the first permits that are to be given back.
@@ -340,7 +323,7 @@ func (s *search) startBack(w *world, i int) {
 	c := w.clients[i]
 	first := c.backs[0].Back
 	c.backs = c.backs[1:]
-	if c.ledger.Start(first) {
+	if c.ledger().Start(first, false) {
 		s.sendBack(w, i, first)
 	}
 }

@@ -263,7 +263,7 @@ type process struct {
 func (s *simulation) process(number int) *process {
 	p := &process{s: s, number: number}
 	if s.lease > 0 {
-		p.ledger = lease.NewLedger(s.lease, false, new(atomic.Int64), p.giveBack)
+		p.ledger = lease.NewLedger(s.lease, false, rand.N, new(atomic.Int64))
 	}
 	return p
 }
@@ -277,6 +277,7 @@ func (p *process) request() {
 	if p.ledger.Holds() {
 		if held, _, refill := p.ledger.Take(1, p.now()); held != nil {
 			p.s.grant(1)
+			p.giveBack()
 			if refill {
 				p.send()
 			}
@@ -288,7 +289,7 @@ func (p *process) request() {
 }
 
 func (p *process) send() {
-	if p.inFlight || p.trying == 0 && !(p.ledger.Refilling() && p.ledger.MustRefill()) {
+	if p.inFlight || p.trying == 0 && !p.ledger.MustRefill() {
 		return
 	}
 	asked := p.trying
@@ -312,7 +313,7 @@ func (p *process) complete(began time.Time, asked, granted, ahead, free int64, a
 	p.ledger.Saw(p.s.interval)
 	if ahead > 0 {
 		end := epoch.Add(at)
-		p.ledger.Brought(p.ledger.Ticket(), &lease.Lease{
+		p.ledger.Brought(lease.Delivery{Ticket: p.ledger.Ticket(), Lease: &lease.Lease{
 			Rate:     p.s.rate,
 			Interval: p.s.interval,
 			Free:     free,
@@ -320,7 +321,7 @@ func (p *process) complete(began time.Time, asked, granted, ahead, free int64, a
 			Began:    began,
 			Lasts:    end.Sub(began),
 			Permits:  ahead,
-		}, false, p.now())
+		}}, p.now())
 		if !p.sweeps {
 			p.sweeps = true
 			p.s.after(p.s.lease, p.sweep)
@@ -334,28 +335,32 @@ func (p *process) complete(began time.Time, asked, granted, ahead, free int64, a
 	if granted < asked || asked+ahead == 0 {
 		p.ledger.Refused(p.s.time())
 	}
+	p.giveBack()
 	p.send()
 }
 
 // sweep ends the leases that are over.
 func (p *process) sweep() {
-	after := p.ledger.Sweep(p.now())
-	if p.sweeps = after > 0; p.sweeps {
-		p.s.after(after, p.sweep)
+	p.ledger.Sweep(p.now())
+	p.giveBack()
+	at := p.ledger.SweepAt()
+	if p.sweeps = !at.IsZero(); p.sweeps {
+		p.s.after(at.Sub(p.s.time()), p.sweep)
 	}
 }
 
-// giveBack gives back permits of a lease.
-func (p *process) giveBack(back lease.Back) bool {
-	if p.s.counts() {
-		p.s.result.calls++
-	}
-	p.s.after(trip/2, func() {
-		if p.ledger.Start(back) {
-			p.ledger.Done(back, p.s.giveBack(p.number, back.Permits, time.UnixMicro(back.At).Sub(epoch)))
+// giveBack gives back what is unused of leases that have ended.
+func (p *process) giveBack() {
+	for _, back := range p.ledger.Returns() {
+		if p.s.counts() {
+			p.s.result.calls++
 		}
-	})
-	return true
+		p.s.after(trip/2, func() {
+			if p.ledger.Start(back, false) {
+				p.ledger.Done(back, p.s.giveBack(p.number, back.Permits, time.UnixMicro(back.At).Sub(epoch)))
+			}
+		})
+	}
 }
 
 // The figures of docs/guide/serve-from-memory.md, as rows of its table: however many processes

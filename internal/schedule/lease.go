@@ -1,0 +1,92 @@
+package schedule
+
+import (
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+)
+
+// lease.go has the leases of the limiter of a queue (package lease). A batch may bring one, and
+// requests are then granted from it without a call. While a caller waits, here or in a set that
+// contains the limiter, there is no lease: Join and Hold end it, and its permits come back for that
+// caller first.
+
+// Ledger returns the leases; nil: the limiter has none. Its methods belong to the owner of the
+// queue as those of the queue do, but for Holds and Grant. After them, as after an event, the owner
+// calls Due.
+func (q *Queue) Ledger() *lease.Ledger { return q.ledger }
+
+// wanted reports whether callers wait for permits of the limiter.
+func (q *Queue) wanted() bool { return q.line.length > 0 || len(q.keeps) > 0 }
+
+// FoundPending notes that a rebuild of the free permits is to be finished.
+func (q *Queue) FoundPending() { q.rebuild[0] = true }
+
+// Rebuild reports whether the next batch finishes a rebuild of the free permits of a limiter.
+func (q *Queue) Rebuild(limiter int) bool { return q.rebuild[limiter] }
+
+// Refill notes that a request has found that more permits are to be taken ahead. A batch is due,
+// unless the lease has ended meanwhile, or another batch has done so.
+func (q *Queue) Refill() {
+	if q.ledger.MustRefill() {
+		q.recheck = true
+	}
+}
+
+// Together notes what a call for a set, which takes no lease, came to at the limiter of this queue:
+// it granted so many permits, or refused some. If another such call was made shortly before, a
+// batch is due that brings a lease.
+func (q *Queue) Together(m Moment, n int64, refused bool) {
+	if q.ledger.Together(n, refused, m.Mono) {
+		q.recheck = true
+	}
+}
+
+// Renew lets a batch bring a lease whose call has changed the limiter itself.
+func (q *Queue) Renew(b *Batch) { b.ticket = q.ledger.Ticket() }
+
+// ahead returns how many permits a batch takes ahead.
+func (q *Queue) ahead(m Moment, b *Batch) int64 {
+	switch d := q.draft(b); {
+	case q.ledger == nil:
+		return 0
+	case q.settings.Ahead == nil:
+		// with WithServerTime, too, this is about the time that dates grants
+		return q.ledger.Wish(d, m)
+	case q.ledger.May(d):
+		return q.settings.Ahead()
+	}
+	return 0
+}
+
+// draft returns what decides how many permits a batch takes ahead.
+func (q *Queue) draft(b *Batch) lease.Draft {
+	const most = 1 << 31
+	asked := int64(0)
+	for _, g := range b.Ask.Groups {
+		asked = min(asked+min(g.Size, most)*g.Count, most)
+	}
+	may := !b.Changing && !b.Ask.Partial && !q.Redisson() && q.detached == 0 && !q.wanted()
+	return lease.Draft{Callers: b.requests, Asked: asked, May: may}
+}
+
+// saw keeps what a reply of Redis says for later batches, and the lease that it brings.
+func (q *Queue) saw(m Moment, b *Batch, g *protocol.Reply) {
+	for limiter := range q.rebuild {
+		q.rebuild[limiter] = g.Of(limiter).Notes.Has(protocol.RebuildPending)
+	}
+	q.ledger.Saw(g.Interval)
+	switch {
+	case g.Ahead > 0:
+		q.ledger.Brought(lease.Delivery{
+			Lease: &lease.Lease{
+				Rate: g.Rate, Interval: g.Interval, Free: g.Free, At: g.At, Began: g.Began,
+				Lasts: time.Duration(g.At-g.Now) * time.Microsecond, Permits: g.Ahead,
+			},
+			Ticket: b.ticket, Late: b.state == BatchDetached, Unwanted: q.wanted(),
+		}, m)
+	case b.requests == 0:
+		q.ledger.Refused(m.Mono) // a call for a lease alone was in vain
+	}
+}
