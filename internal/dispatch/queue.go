@@ -34,9 +34,9 @@ type queue struct {
 	mu       sync.Mutex // guards the fields below
 	schedule *schedule.Queue
 	// closed once no permits of leases are being given back; nil: nobody waits for that
-	returned chan struct{}
-	timer    *time.Timer // calls onTimer; nil: it was never needed
-	timerAt  time.Time   // when it fires, by the monotonic clock; zero: it is not set
+	returned          chan struct{}
+	timer             *time.Timer        // calls onTimer; nil: it was never needed
+	timerAt           time.Time          // when it fires, by the monotonic clock; zero: it is not set
 	grants            protocol.RecentIDs // of the latest grants, if the limiter has a granularity
 	redissonCheckedAt time.Time          // when the server was last asked whether Redisson uses it
 	parked            bool               // in registry.spare
