@@ -99,21 +99,22 @@ func (b *batch) recycle() {
 // Cancelled reports whether all callers have left, so that no permits are to be taken for them.
 func (b *batch) Cancelled() bool { return b.present.Load() == 0 }
 
-// next returns the next batch of the queue; nil if there is nothing to ask.
-func (q *queue) next(m schedule.Moment) *batch {
+// open returns an empty batch of the queue.
+func (q *queue) open() *schedule.Batch {
 	b := batches.Get().(*batch)
 	b.queue, b.limiter = q, q.limiter
 	if q.isSet() {
-		q.lookInFront(m.Clock)
+		q.lookInFront(q.client.Clock())
 	} else {
 		b.Ask.Check, b.free = q.limiter.unchecked()
 		b.Changing = q.ledger != nil && q.client.lender.changes(q.limiter.Key())
 	}
 	b.denials = q.client.denyCache.Changes()
-	if !q.schedule.Fill(m, &b.Batch) {
-		b.recycle()
-		return nil
-	}
+	return &b.Batch
+}
+
+// begin makes the call of a batch.
+func (q *queue) begin(b *batch) {
 	if q.isSet() {
 		q.prepare(b)
 		b.call.Begin(q.client.exchange, &b.joint, b, q.targets)
@@ -122,7 +123,6 @@ func (q *queue) next(m schedule.Moment) *batch {
 		b.request.Next(q.grants)
 	}
 	b.present.Store(int32(max(b.Requests(), 1))) // without requests, the queue wants it
-	return b
 }
 
 // prepare fills in what a batch asks of each limiter of a set.
@@ -144,12 +144,11 @@ func (b *batch) Stalled() { b.queue.stalled(b) }
 func (b *batch) Enforce(ctx context.Context, a *script.Attempts) error {
 	err := b.acquireBody.Enforce(ctx, a)
 	if err == nil && !a.MaybeExecuted() {
-		q := b.queue
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if !q.client.lender.changes(q.limiter.Key()) {
-			q.schedule.Renew(&b.Batch)
-		}
+		b.queue.look(func(s *schedule.Queue) {
+			if !b.limiter.client.lender.changes(b.limiter.Key()) {
+				s.Renew(&b.Batch)
+			}
+		})
 	}
 	return err
 }
@@ -176,7 +175,9 @@ func (b *batch) Done(o exchange.Outcome) {
 func (b *batch) complete(g *protocol.Reply, o exchange.Outcome) {
 	q := b.queue
 	var one [1]Call
-	calls, behind := q.settle(one[:0], b, g, o)
+	var calls []Call
+	var behind []uint64
+	q.event(func(*schedule.Queue) { calls, behind = q.settle(one[:0], b, g, o) })
 	if sent := b.call.Started(); calls[0].Granted > 0 {
 		q.client.wakeSets(behind, func(set *schedule.Queue) { set.Overlapped(sent) })
 	}
@@ -212,8 +213,6 @@ func gaveUp(r *schedule.Request) bool { return r.Kind == schedule.Wait && !r.Out
 // send its next batch. It appends what the observer is told of each limiter, and returns the sets
 // that have callers behind those of b.
 func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Outcome) (told []Call, behind []uint64) {
-	q.mu.Lock()
-	defer q.exit()
 	m := q.client.now()
 	var f schedule.Facts
 	if g == nil {

@@ -61,9 +61,7 @@ func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask proto
 func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) {
 	released, err := l.release(ctx, n, granted)
 	if q := l.queue.Load(); q != nil {
-		q.mu.Lock()
-		q.schedule.GaveBack(granted, released)
-		q.exit()
+		q.event(func(s *schedule.Queue) { s.GaveBack(granted, released) })
 	}
 	return released, err
 }

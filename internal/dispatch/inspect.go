@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
 // inspect.go tells what goes on in a client.
@@ -20,13 +21,13 @@ func (c *Client) queues(chosen func(*Limiter) bool) []*queue {
 func (c *Client) Waiting() map[string]int {
 	waiting := map[string]int{}
 	for _, q := range c.queues(func(*Limiter) bool { return true }) {
-		q.mu.Lock()
-		if n := q.schedule.Waiting(); n > 0 {
-			for _, l := range q.limiters {
-				waiting[l.name] += n
+		q.look(func(s *schedule.Queue) {
+			if n := s.Waiting(); n > 0 {
+				for _, l := range q.limiters {
+					waiting[l.name] += n
+				}
 			}
-		}
-		q.mu.Unlock()
+		})
 	}
 	return waiting
 }
@@ -42,13 +43,13 @@ type Activity struct {
 // Look returns what goes on now on the limiters with a name; "" means all limiters.
 func (c *Client) Look(limiter string) (calls Activity) {
 	for _, q := range c.queues(func(l *Limiter) bool { return limiter == "" || l.name == limiter }) {
-		q.mu.Lock()
-		calls.Waiting += q.schedule.Waiting()
-		calls.InFlight = calls.InFlight || q.schedule.Active()
-		if wait, known := q.schedule.RetryAfter(); known && (calls.Next == 0 || wait < calls.Next) {
-			calls.Next = wait
-		}
-		q.mu.Unlock()
+		q.look(func(s *schedule.Queue) {
+			calls.Waiting += s.Waiting()
+			calls.InFlight = calls.InFlight || s.Active()
+			if wait, known := s.RetryAfter(); known && (calls.Next == 0 || wait < calls.Next) {
+				calls.Next = wait
+			}
+		})
 	}
 	return calls
 }
@@ -60,12 +61,12 @@ func (l *Limiter) silence() time.Duration {
 	if q == nil {
 		return 0
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if since := q.schedule.Unanswered(); !since.IsZero() {
-		return time.Since(since)
+	var since time.Time
+	q.look(func(s *schedule.Queue) { since = s.Unanswered() })
+	if since.IsZero() {
+		return 0
 	}
-	return 0
+	return time.Since(since)
 }
 
 // An Inspection is what a client holds at one time, for tests.
@@ -86,18 +87,18 @@ type Inspection struct {
 // Inspect returns what the client holds.
 func (c *Client) Inspect() (i Inspection) {
 	for _, q := range c.queues(func(*Limiter) bool { return true }) {
-		q.mu.Lock()
-		i.Queues++
-		i.Waiting += q.schedule.Waiting()
-		i.Asking += q.schedule.Trying()
-		if !q.schedule.Idle() {
-			i.Busy++
-		}
-		if q.schedule.Waiting() == 0 && !q.ledger.Holds() && q.timer != nil && q.timer.Stop() {
-			i.StrayTimers++
-			q.timerAt = time.Time{}
-		}
-		q.mu.Unlock()
+		q.look(func(s *schedule.Queue) {
+			i.Queues++
+			i.Waiting += s.Waiting()
+			i.Asking += s.Trying()
+			if !s.Idle() {
+				i.Busy++
+			}
+			if s.Waiting() == 0 && !s.Ledger().Holds() && q.timer != nil && q.timer.Stop() {
+				i.StrayTimers++
+				q.timerAt = time.Time{}
+			}
+		})
 	}
 	i.InFlight, i.Stalled, i.Queued = c.exchange.Load()
 	i.Leases = int(c.lender.holding.Load())

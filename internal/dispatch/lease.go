@@ -4,6 +4,7 @@ import (
 	"runtime"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
 // lease.go answers requests from leases (WithLease), permits that batches take ahead so that later
@@ -26,9 +27,7 @@ type loan struct {
 // because its record may have been replaced by another one.
 func (l loan) untake() {
 	if !l.lease.Untake(l.n) {
-		l.queue.mu.Lock()
-		defer l.queue.exit()
-		l.queue.ledger.Void(l.n)
+		l.queue.event(func(s *schedule.Queue) { s.Ledger().Void(l.n) })
 	}
 }
 
@@ -46,9 +45,7 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan)
 	now := l.client.times(l.settings.ServerTime)
 	held, left, refill := q.ledger.Grant(n, now)
 	if held == nil {
-		q.mu.Lock()
-		held, left, refill = q.ledger.Take(n, now)
-		q.exit()
+		q.event(func(s *schedule.Queue) { held, left, refill = s.Ledger().Take(n, now) })
 	}
 	if held == nil {
 		return Result{}, loan{}
@@ -57,7 +54,7 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan)
 		*source = Source{At: held.At}
 	}
 	if refill {
-		go q.refill()
+		go q.event((*schedule.Queue).Refill)
 	}
 	if left/answersInARow != (left+n)/answersInARow {
 		runtime.Gosched()
@@ -112,11 +109,4 @@ func (l *Limiter) afterAllowAll(call Call) {
 	q := l.client.enter(l)
 	defer q.exit()
 	q.schedule.Together(l.client.now(), call.Permits, call.Denied > 0)
-}
-
-// refill asks for more permits than those of the lease, unless another call has done so.
-func (q *queue) refill() {
-	q.mu.Lock()
-	defer q.exit()
-	q.schedule.Refill()
 }

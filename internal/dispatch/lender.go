@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
 // lender.go gives back what is unused of the leases of a client, and ends them before the client
@@ -33,18 +34,19 @@ type giveBack struct {
 // mostGivingBack is how many goroutines give back permits at once.
 const mostGivingBack = 8
 
-// giveBackUnused gives back, in the background, what is unused of leases that have ended. It is
-// called with the queue locked.
-func (q *queue) giveBackUnused() {
-	l := &q.client.lender
-	for _, back := range q.ledger.Returns() {
-		l.mu.Lock()
+// giveBackLater gives back, in the background, what is unused of leases of a queue.
+func (l *lender) giveBackLater(q *queue, unused []lease.Back) {
+	if len(unused) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, back := range unused {
 		l.waiting = append(l.waiting, giveBack{q, back})
 		if l.workers < mostGivingBack {
 			l.workers++
 			go l.work()
 		}
-		l.mu.Unlock()
 	}
 }
 
@@ -56,12 +58,10 @@ func (l *lender) work() {
 		if !ok {
 			return
 		}
-		q := next.queue
-		q.mu.Lock()
-		starts := q.ledger.Start(next.back, many)
-		q.exit()
+		starts := false
+		next.queue.event(func(s *schedule.Queue) { starts = s.Ledger().Start(next.back, many) })
 		if starts {
-			q.giveBack(next.back)
+			next.queue.giveBack(next.back)
 		}
 	}
 }
@@ -84,12 +84,12 @@ func (l *lender) next() (next giveBack, ok, many bool) {
 // giveBack gives back permits of a lease, after Ledger.Start or Ledger.Change.
 func (q *queue) giveBack(back lease.Back) {
 	returned, _ := q.limiter.release(context.Background(), back.Permits, back.At)
-	q.mu.Lock()
-	defer q.exit()
-	if q.ledger.Done(back, returned); q.returned != nil && !q.ledger.Returning() {
-		close(q.returned)
-		q.returned = nil
-	}
+	q.event(func(s *schedule.Queue) {
+		if s.Ledger().Done(back, returned); q.returned != nil && !s.Ledger().Returning() {
+			close(q.returned)
+			q.returned = nil
+		}
+	})
 }
 
 // changing begins a change of a limiter by this client, and returns what ends it, which is to be
@@ -105,17 +105,17 @@ func (l *Limiter) changing(ctx context.Context, changed func(error)) (end func(e
 	l.client.lender.change(l.Key(), 1)
 	var givenBack []<-chan struct{}
 	for _, q := range l.leasing() {
-		q.mu.Lock()
-		for _, back := range q.ledger.Change() {
-			go q.giveBack(back)
-		}
-		if q.ledger.Returning() {
-			if q.returned == nil {
-				q.returned = make(chan struct{})
+		q.event(func(s *schedule.Queue) {
+			for _, back := range s.Ledger().Change() {
+				go q.giveBack(back)
 			}
-			givenBack = append(givenBack, q.returned)
-		}
-		q.exit()
+			if s.Ledger().Returning() {
+				if q.returned == nil {
+					q.returned = make(chan struct{})
+				}
+				givenBack = append(givenBack, q.returned)
+			}
+		})
 	}
 	for _, done := range givenBack {
 		select {
@@ -152,9 +152,7 @@ func (l *lender) changes(key string) bool {
 // options of its handles.
 func (l *Limiter) Leased() (n int64) {
 	for _, q := range l.leasing() {
-		q.mu.Lock()
-		n += q.ledger.Held(l.client.times(q.limiter.settings.ServerTime))
-		q.mu.Unlock()
+		q.look(func(s *schedule.Queue) { n += s.Ledger().Held(l.client.now()) })
 	}
 	return n
 }

@@ -74,40 +74,44 @@ func newQueue(set uint64, limiters ...*Limiter) *queue {
 // isSet reports whether the queue is of a set of limiters.
 func (q *queue) isSet() bool { return q.set != 0 }
 
-// exit sends the batches that are due, sets the timer, and unlocks the queue. An idle queue is
-// parked; it is dropped once SpareQueues others were parked after it.
+// event lets something happen to a queue, and then does what its schedule says: it sends batches,
+// gives back permits, and sets the timer. An idle queue is parked; it is dropped once SpareQueues
+// others were parked after it.
+func (q *queue) event(happens func(s *schedule.Queue)) {
+	q.mu.Lock()
+	happens(q.schedule)
+	q.exit()
+}
+
+// look lets something be read of a queue.
+func (q *queue) look(read func(s *schedule.Queue)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	read(q.schedule)
+}
+
+// exit is the end of event, for a queue that is locked.
 func (q *queue) exit() { q.exitFor(context.Background(), nil) }
 
 // exitFor is exit for the goroutine that waits for r until ctx ends. It makes the call itself, if
 // that is for r alone; nil: it does not.
 func (q *queue) exitFor(ctx context.Context, r *request) {
-	var first *batch
-	var more []*batch
-	if !q.schedule.Blocked() { // most callers of a busy limiter join while a batch is in flight: they need no time
-		m := q.client.now()
-		for q.schedule.Due(m) {
-			b := q.next(m)
-			if b == nil {
-				break
-			}
-			if first == nil {
-				first = b
-			} else {
-				more = append(more, b)
-			}
-		}
-		q.setTimer(m)
+	var few [2]*schedule.Batch
+	fx := q.schedule.Next(few[:0], q.client.now, q.open)
+	if fx.Spare != nil {
+		fx.Spare.Owner.(*batch).recycle()
 	}
-	q.giveBackUnused()
+	for _, b := range fx.Send {
+		q.begin(b.Owner.(*batch))
+	}
+	q.client.lender.giveBackLater(q, fx.Back)
+	q.setTimer(fx.Wake)
 	ends := !q.parked && q.schedule.Idle() // the queue of a set is never parked
 	q.parked = q.parked || ends && !q.isSet()
-	inline := r != nil && first != nil && more == nil && first.Requests() == 1 && r.InFlight() && !hurried(ctx)
+	inline := r != nil && len(fx.Send) == 1 && fx.Send[0].Requests() == 1 && r.InFlight() && !hurried(ctx)
 	q.mu.Unlock()
-	if first != nil {
-		q.client.exchange.Send(&first.call, inline)
-	}
-	for _, b := range more {
-		q.client.exchange.Send(&b.call, false)
+	for _, b := range fx.Send {
+		q.client.exchange.Send(&b.Owner.(*batch).call, inline)
 	}
 	switch {
 	case ends && q.isSet():
@@ -118,8 +122,7 @@ func (q *queue) exitFor(ctx context.Context, r *request) {
 }
 
 // setTimer sets the timer to when the schedule wakes.
-func (q *queue) setTimer(m schedule.Moment) {
-	at, _ := q.schedule.Wake()
+func (q *queue) setTimer(at time.Time) {
 	if at.Equal(q.timerAt) {
 		return
 	}
@@ -128,9 +131,9 @@ func (q *queue) setTimer(m schedule.Moment) {
 	case at.IsZero():
 		q.timer.Stop()
 	case q.timer == nil:
-		q.timer = time.AfterFunc(at.Sub(m.Mono), q.onTimer)
+		q.timer = time.AfterFunc(time.Until(at), q.onTimer)
 	default:
-		q.timer.Reset(at.Sub(m.Mono))
+		q.timer.Reset(time.Until(at))
 	}
 }
 
@@ -301,10 +304,7 @@ func (q *queue) abandon(r *request, cause error) (schedule.Outcome, error) {
 // flight stays: the reply comes soon, and settles it. If its last call is due and the timer of the
 // queue is late, that call is sent now.
 func (q *queue) giveUp(r *request) (ended bool) {
-	q.mu.Lock()
-	q.schedule.Expire(&r.Request)
-	q.exit()
-
+	q.event(func(s *schedule.Queue) { s.Expire(&r.Request) })
 	q.mu.Lock()
 	if r.Settled() || r.InFlight() {
 		q.exit()
@@ -333,9 +333,9 @@ func (q *queue) leave(r *request) {
 // nothing once the call timeout of b is over: b is then completed at once, and may fail the
 // requests queued behind it.
 func (q *queue) stalled(b *batch) {
-	q.mu.Lock()
-	defer q.exit()
-	if b.call.InTime() {
-		q.schedule.Stalled(q.client.now(), &b.Batch)
-	}
+	q.event(func(s *schedule.Queue) {
+		if b.call.InTime() {
+			s.Stalled(q.client.now(), &b.Batch)
+		}
+	})
 }

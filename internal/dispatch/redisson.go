@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
 // redisson.go detects that Redisson uses rate limiters on a server, even before one of its records
@@ -58,8 +60,6 @@ func (q *queue) checkForRedisson() {
 		ctx, cancel := context.WithTimeout(context.Background(), q.client.exchange.Timeout())
 		defer cancel()
 		here := q.limiter.RedissonHere(ctx)
-		q.mu.Lock()
-		defer q.exit()
-		q.schedule.SeeRedisson(here)
+		q.event(func(s *schedule.Queue) { s.SeeRedisson(here) })
 	}()
 }

@@ -71,7 +71,7 @@ func (r *request) hold(set *queue) {
 			after = front[i].Keep
 		}
 		q.schedule.Hold(k.Keep, after)
-		q.giveBackUnused()
+		q.client.lender.giveBackLater(q, q.ledger.Returns()) // nothing else follows from it
 		q.mu.Unlock()
 		r.keeps = append(r.keeps, k)
 	}
@@ -85,10 +85,10 @@ func (r *request) dropKeeps(served time.Time) {
 	}
 	client, sets, freed := r.keeps[0].queue.client, []uint64(nil), false
 	for _, k := range r.keeps {
-		k.queue.mu.Lock()
-		freed = k.queue.schedule.Drop(k.Keep, served) || freed
-		sets = append(sets, k.queue.setsBehind(k.Keep)...)
-		k.queue.exit()
+		k.queue.event(func(s *schedule.Queue) {
+			freed = s.Drop(k.Keep, served) || freed
+			sets = append(sets, k.queue.setsBehind(k.Keep)...)
+		})
 	}
 	r.keeps = nil
 	client.wakeSets(sets, func(set *schedule.Queue) {
@@ -116,10 +116,8 @@ func (q *queue) lookInFront(now time.Time) {
 		for at, r := range waiting {
 			keeps[at] = r.keeps[i].Keep
 		}
-		of := waiting[0].keeps[i].queue
-		of.mu.Lock()
-		front := of.schedule.InFront(keeps, now)
-		of.mu.Unlock()
+		var front []schedule.Front
+		waiting[0].keeps[i].queue.look(func(s *schedule.Queue) { front = s.InFront(keeps, now) })
 		for at, f := range front {
 			if f.Permits == 0 {
 				continue
@@ -140,26 +138,27 @@ func (q *queue) dateKeeps(g *protocol.Reply) {
 	now := q.client.Clock()
 	var again []*queue
 	var sets []uint64
-	q.mu.Lock()
-	if last := q.schedule.Last(); last != nil {
-		for i, k := range last.Owner.(*request).keeps {
-			k.queue.mu.Lock()
-			var first *schedule.Keep // of which the date is news
-			for keep, from := range q.dates(i, g) {
-				if k.queue.schedule.Redate(keep, from, now) && first == nil {
-					first = keep
-				}
-			}
-			if first != nil {
-				again, sets = append(again, k.queue), append(sets, k.queue.setsBehind(first)...)
-			}
-			k.queue.mu.Unlock()
+	q.look(func(set *schedule.Queue) {
+		last := set.Last()
+		if last == nil {
+			return
 		}
-	}
-	q.mu.Unlock()
+		for i, k := range last.Owner.(*request).keeps {
+			k.queue.look(func(s *schedule.Queue) {
+				var first *schedule.Keep // of which the date is news
+				for keep, from := range q.dates(i, g) {
+					if s.Redate(keep, from, now) && first == nil {
+						first = keep
+					}
+				}
+				if first != nil {
+					again, sets = append(again, k.queue), append(sets, k.queue.setsBehind(first)...)
+				}
+			})
+		}
+	})
 	for _, of := range again {
-		of.mu.Lock()
-		of.exit()
+		of.event(func(*schedule.Queue) {})
 	}
 	q.client.wakeSets(sets, (*schedule.Queue).Freed)
 }

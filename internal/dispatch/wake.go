@@ -46,9 +46,7 @@ func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
 // tell tells queues what has happened.
 func tell(queues []*queue, event func(*schedule.Queue)) {
 	for _, q := range queues {
-		q.mu.Lock()
-		event(q.schedule)
-		q.exit()
+		q.event(event)
 	}
 }
 

@@ -34,7 +34,7 @@ type Batch struct {
 	full  bool
 	state BatchState
 
-	// The owner of the queue sets it before Fill: the client changes the limiter, so the batch takes
+	// The owner of the queue fills it in: the client changes the limiter, so the batch takes
 	// no lease.
 	Changing bool
 	ticket   lease.Ticket // for the lease that it brings
@@ -135,12 +135,8 @@ func (b *Batch) keep(n sizes, undated bool) bool {
 	return true
 }
 
-// Blocked reports whether no batch is due, at any time, until the one in flight is complete or
-// detached: neither Due nor Wake need be asked.
-func (q *Queue) Blocked() bool { return q.inFlight != nil && len(q.upTo) == 0 }
-
-// Due reports whether a batch is due, for Fill.
-func (q *Queue) Due(m Moment) bool {
+// due reports whether a batch is due, for fill.
+func (q *Queue) due(m Moment) bool {
 	if at := q.ledger.SweepAt(); !at.IsZero() && !m.Mono.Before(at) {
 		q.ledger.Sweep(m)
 	}
@@ -173,9 +169,9 @@ func (q *Queue) urgent() bool {
 	return q.recheck || len(q.trying) > 0 || q.line.ready != nil && q.line.ready.state == Queued && !q.resting
 }
 
-// Fill makes an empty batch the next one, and reports whether there is something to ask. Due was
+// fill makes an empty batch the next one, and reports whether there is something to ask. due was
 // called before, and returned true.
-func (q *Queue) Fill(m Moment, b *Batch) bool {
+func (q *Queue) fill(m Moment, b *Batch) bool {
 	b.number, b.started, b.ticket = q.batches+1, m.Mono, q.ledger.Ticket()
 	b.Ask.Rebuild = q.settings.Limiters == 1 && q.rebuild[0]
 	if len(q.upTo) > 0 {

@@ -144,18 +144,18 @@ func TestCallersThatLeaveShareWalks(t *testing.T) {
 	q, all := newQueue(append(callers, leaving{n: 1, end: 100 * ms})...)
 	q.pacer.set(at(0), time.Hour, Poll)
 	for _, r := range all[1 : len(all)-1] {
-		if q.Leave(r); q.Due(at(0)) {
+		if q.Leave(r); q.due(at(0)) {
 			t.Fatal("a batch is due")
 		}
 	}
-	if wake, cause := q.Wake(); wake.Sub(start) != walkPause || cause != MayBeLast {
+	if wake, cause := q.wake(); wake.Sub(start) != walkPause || cause != MayBeLast {
 		t.Errorf("the queue wakes after %v, expected %v", wake, walkPause)
 	}
-	due := q.Due(at(walkPause))
-	if wake, cause := q.Wake(); due || wake.Sub(start) != 95*ms || cause != LastCall {
+	due := q.due(at(walkPause))
+	if wake, cause := q.wake(); due || wake.Sub(start) != 95*ms || cause != LastCall {
 		t.Errorf("a batch is due: %v; the queue wakes after %v, expected 95 ms", due, wake)
 	}
-	if !q.Due(at(95 * ms)) {
+	if !q.due(at(95 * ms)) {
 		t.Error("no batch is due for the last call")
 	}
 }

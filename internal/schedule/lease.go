@@ -14,7 +14,7 @@ import (
 
 // Ledger returns the leases; nil: the limiter has none. Its methods belong to the owner of the
 // queue as those of the queue do, but for Holds and Grant. After them, as after an event, the owner
-// calls Due.
+// calls Next.
 func (q *Queue) Ledger() *lease.Ledger { return q.ledger }
 
 // wanted reports whether callers wait for permits of the limiter.

@@ -120,19 +120,6 @@ func (p *pacer) measured(took time.Duration) {
 	p.took += (took - p.took) / 8
 }
 
-// Wake returns when Due is to be called again, by the monotonic clock, and why then. The zero time:
-// after the next event.
-func (q *Queue) Wake() (time.Time, Cause) {
-	at, cause := q.pacer.wake.Mono, q.pacer.cause
-	if walk := q.pacer.walkedAt.Add(walkPause); q.pacer.hurry && walk.Before(at) {
-		at, cause = walk, MayBeLast
-	}
-	if ends := q.ledger.SweepAt(); !ends.IsZero() && (at.IsZero() || ends.Before(at)) {
-		return ends, LeaseEnds
-	}
-	return at, cause
-}
-
 // awake notes that the time to wake has come: a call is due, unless that is better made a little
 // later.
 func (q *Queue) awake(m Moment) {

@@ -6,9 +6,10 @@
 //
 // Each event is a method of Queue: Join, Leave, Expire, Settle, Fail, Stalled, Changed,
 // SeeRedisson, GaveBack; for leases Refill, Together, and those of its Ledger; for keeps Hold,
-// Redate, Drop, Freed, Overlapped. What a queue decides on changes only by its own events. After any of them, and at the time that Wake returns,
-// the owner of the queue calls Due, and Fill for each batch that is due. A superfluous call of Due
-// has no effect, so the owner need not know which events make a batch due.
+// Redate, Drop, Freed, Overlapped. What a queue
+// decides on changes only by its own events. After any of them, and at the time to wake, its owner
+// calls Next, and does what that returns. A superfluous call of Next has no effects, so the owner
+// need not know which events make a batch due.
 package schedule
 
 import (
@@ -99,12 +100,6 @@ func New(s Settings) *Queue {
 // MaxDetached is how many batches of one queue may be detached at once.
 const MaxDetached = 3
 
-// Idle reports whether no request, no batch and no lease uses the queue.
-func (q *Queue) Idle() bool {
-	return q.line.first == nil && len(q.trying) == 0 && len(q.upTo) == 0 && len(q.keeps) == 0 && q.inFlight == nil &&
-		q.detached == 0 && q.beside == 0 && q.pacer.linger == 0 && q.ledger.Idle()
-}
-
 // Waiting returns the number of waiting requests, those in flight included.
 func (q *Queue) Waiting() int { return q.line.length }
 
@@ -189,7 +184,7 @@ func (q *Queue) Join(r *Request) {
 // Leave takes away a request whose caller leaves. It returns the batch that carries the request;
 // nil if it is not in flight. What that batch is granted for it goes to the requests behind it.
 func (q *Queue) Leave(r *Request) (carrier *Batch) {
-	if r.state == Gone { // Fill has taken it away
+	if r.state == Gone { // fill has taken it away
 		return nil
 	}
 	first := r.Kind == Wait && (r.prev == nil || q.line.ready == r && r.prev.state.InFlight())

@@ -38,7 +38,7 @@ func wait(n int64) *Request { return &Request{N: n, Kind: Wait} }
 func (s *story) sends(requests ...*Request) *Batch {
 	s.t.Helper()
 	b := new(Batch)
-	if !s.q.Due(s.m) || !s.q.Fill(s.m, b) {
+	if !s.q.due(s.m) || !s.q.fill(s.m, b) {
 		if b = nil; len(requests) > 0 {
 			s.t.Error("no batch is due")
 		}
@@ -82,8 +82,8 @@ func (s *story) refuse(b *Batch, wait time.Duration) Facts {
 // wakes expects the queue to wake after some time from now; 0: never.
 func (s *story) wakes(after time.Duration) {
 	s.t.Helper()
-	due := s.q.Due(s.m)
-	got, _ := s.q.Wake()
+	due := s.q.due(s.m)
+	got, _ := s.q.wake()
 	switch {
 	case due:
 		s.t.Error("a batch is due")
@@ -314,7 +314,7 @@ func TestALongLineLeavesRoomForTries(t *testing.T) {
 		}
 		try := &Request{N: 1}
 		s.join(try)
-		if b := new(Batch); !s.q.Due(s.m) || !s.q.Fill(s.m, b) ||
+		if b := new(Batch); !s.q.due(s.m) || !s.q.fill(s.m, b) ||
 			!try.InFlight() {
 			t.Errorf(
 				"with a record for each request %v, the first batch has %d requests, but not the one that does not wait",

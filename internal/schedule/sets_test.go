@@ -402,8 +402,8 @@ func TestNoLeaseBesideAKeep(t *testing.T) {
 	}})
 	s.q.Hold(&Keep{N: 1, from: s.m.Clock.Add(time.Hour)}, nil)
 	s.join(&Request{N: 1})
-	s.q.Due(s.m)
-	s.q.Fill(s.m, new(Batch))
+	s.q.due(s.m)
+	s.q.fill(s.m, new(Batch))
 }
 
 // A batch without requests is not sent, whatever is kept.
@@ -513,7 +513,7 @@ func TestOverlapped(t *testing.T) {
 			if b := s.q.InFlight(); b != nil {
 				s.refuse(b, time.Second)
 			}
-			if due := s.q.Due(s.m); due != c.again {
+			if due := s.q.due(s.m); due != c.again {
 				t.Errorf("%s, by Drop %v: a batch is due: %v", c.name, drop, due)
 			}
 		}
@@ -598,7 +598,7 @@ func TestRedate(t *testing.T) {
 			}
 			s.refuse(s.sends(r), time.Second)
 			news := s.q.Redate(k, c.to, s.m.Clock)
-			if due := s.q.Due(s.m); news != c.news || due != (news && behind) {
+			if due := s.q.due(s.m); news != c.news || due != (news && behind) {
 				t.Errorf("%s, behind %v: news %v, a batch is due: %v", c.what, behind, news, due)
 			}
 			if !k.from.Equal(c.to) {

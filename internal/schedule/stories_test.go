@@ -223,9 +223,9 @@ func (s *stage) take(n int64) {
 
 // goOn sends the batches that are due, and tells what the requests and the queue wait for.
 func (s *stage) goOn() {
-	for s.q.Due(s.m) {
+	for s.q.due(s.m) {
 		b := new(Batch)
-		if !s.q.Fill(s.m, b) {
+		if !s.q.fill(s.m, b) {
 			continue
 		}
 		number := strconv.FormatInt(b.number, 10)
@@ -246,7 +246,7 @@ func (s *stage) goOn() {
 			s.say("%s waits to be asked for", name)
 		}
 	}
-	if wake, cause := s.q.Wake(); cause != NextEvent {
+	if wake, cause := s.q.wake(); cause != NextEvent {
 		s.say("looks again in %v: %v", wake.Sub(s.m.Mono), cause)
 	}
 }

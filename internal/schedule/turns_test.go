@@ -134,7 +134,7 @@ func TestFailFastRefusesARequestThatWouldWaitInVain(t *testing.T) {
 		m := Moment{Clock: start, Mono: start}
 		q.Join(r)
 		b := new(Batch)
-		if !q.Due(m) || !q.Fill(m, b) {
+		if !q.due(m) || !q.fill(m, b) {
 			t.Fatalf("%s: no call", c.name)
 		}
 		g := &protocol.Reply{
@@ -155,7 +155,7 @@ func TestFailFastRefusesARequestThatWouldWaitInVain(t *testing.T) {
 			continue
 		}
 		behind := &Request{N: 1, Kind: Wait, End: start.Add(time.Hour)}
-		if q.Join(behind); q.Due(m) != c.fast {
+		if q.Join(behind); q.due(m) != c.fast {
 			t.Errorf("%s: the one behind it asks for a call: %v", c.name, !c.fast)
 		}
 	}
@@ -188,7 +188,7 @@ func TestARequestIsJudgedBeforeItsFirstInstalment(t *testing.T) {
 		next := func(want int64) *Batch {
 			t.Helper()
 			b := new(Batch)
-			if !q.Due(m) || !q.Fill(m, b) || b.Ask.Groups[0].Size != want {
+			if !q.due(m) || !q.fill(m, b) || b.Ask.Groups[0].Size != want {
 				t.Fatalf("%s: the batch asks for %v, want %d permits", c.name, b.Ask.Groups, want)
 			}
 			return b

@@ -3,6 +3,7 @@ package smallscope
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
@@ -71,50 +72,36 @@ func (s *search) happens(next *world, i int, do func(next *world, c *client) err
 // mostCalls is how many calls a client makes at one moment.
 const mostCalls = 12
 
-// exit sends the batches that are due.
+// exit does what the queue says.
 func (s *search) exit(w *world, i int) error {
-	c, m := w.clients[i], s.moment(w, i)
-	for c.queue.Due(m) {
-		call := call{
-			Batch:    &schedule.Batch{Changing: c.changing != unchanged},
-			ids:      c.ids,
-			recent:   c.recent,
-			served:   c.served,
-			first:    w.at,
-			setFirst: c.set,
-		}
-		for _, other := range c.callers {
-			if other.Kind == schedule.Wait && !other.InFlight() && other.N <= s.Rate {
-				call.behind = append(call.behind, other.number)
-			}
-		}
-		slices.Sort(call.behind)
-		before := c.queue.InFlight()
-		if !c.queue.Fill(m, call.Batch) {
-			if c.queue.Due(m) {
-				return s.violated("a batch is due, though there is nothing to ask")
-			}
-			break
-		}
-		if !call.Ask.UpTo && before != nil {
+	c, before := w.clients[i], w.clients[i].queue.InFlight()
+	var behind [][]int // of each batch: numbers of the waiting callers that it must not pass
+	fx := c.queue.Next(nil, func() schedule.Moment { return s.moment(w, i) }, func() *schedule.Batch {
+		behind = append(behind, c.inLine(s.Rate))
+		return &schedule.Batch{Changing: c.changing != unchanged}
+	})
+	for at, b := range fx.Send {
+		switch {
+		case !b.Ask.UpTo && before != nil:
 			return s.violated("a batch is sent while the queue waits for another one")
-		}
-		if call.Requests() == 0 && !c.ledger().Holds() {
+		case b.Requests() == 0 && !c.ledger().Holds():
 			return s.violated("a call without callers takes a lease, though there is none to follow")
-		}
-		if call.Ask.Lease > 0 && (c.queue.Waiting() > 0 || len(c.calls) > 0) {
-			return s.violated(
-				"a call takes %d permits ahead, though %d callers wait and %d calls have stalled", call.Ask.Lease,
-				c.queue.Waiting(), len(c.calls),
-			)
+		case b.Ask.Lease > 0 && (c.queue.Waiting() > 0 || len(c.calls) > 0):
+			return s.violated("a call takes %d permits ahead, though %d callers wait and %d calls have stalled",
+				b.Ask.Lease, c.queue.Waiting(), len(c.calls))
 		}
 		if c.burst++; c.burst > mostCalls {
 			return s.violated("a storm: %d calls without a pause", c.burst)
 		}
-		s.send(w, i, call)
+		s.send(w, i, call{
+			Batch: b, behind: behind[at], ids: c.ids, recent: c.recent, served: c.served, first: w.at, setFirst: c.set,
+		})
 	}
-	for _, unused := range c.ledger().Returns() {
+	for _, unused := range fx.Back {
 		c.backs = append(c.backs, back{unused, c.changes})
+	}
+	if err := s.quiet(w, i, fx.Wake); err != nil {
+		return err
 	}
 	for s.Clients[i].Changes == 0 && len(c.backs) > 0 { // else it is a step of its own
 		s.startBack(w, i)
@@ -124,6 +111,40 @@ func (s *search) exit(w *world, i int) error {
 		return s.exit(w, i)
 	}
 	return s.sound(w, i)
+}
+
+// inLine returns the numbers of the callers that wait to be asked for, in order.
+func (c *client) inLine(rate int64) (numbers []int) {
+	for _, r := range c.callers {
+		if r.Kind == schedule.Wait && !r.InFlight() && r.N <= rate {
+			numbers = append(numbers, r.number)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
+}
+
+// quiet checks that Next has no effects if it is called again, now or before the time to wake, which
+// is to come.
+func (s *search) quiet(w *world, i int, wake time.Time) error {
+	c, mayTake := w.clients[i], s.mayTake
+	if !wake.IsZero() && !wake.After(s.now(w)) {
+		return s.violated("the queue of %s wakes at a time that is over", s.Clients[i].Name)
+	}
+	for at := w.at; at < len(s.Times); at++ {
+		m := schedule.Moment{Clock: s.clock(i, at, c.set), Mono: Epoch.Add(s.Times[at])}
+		if !wake.IsZero() && !m.Mono.Before(wake) {
+			break
+		}
+		again, _, _ := c.queue.Clone(nil, nil)
+		fx := again.Next(nil, func() schedule.Moment { return m }, func() *schedule.Batch { return new(schedule.Batch) })
+		if len(fx.Send)+len(fx.Back) > 0 || fx.Spare != nil {
+			return s.violated("the queue of %s has something to do at %v, but wakes only at %v (zero: never)",
+				s.Clients[i].Name, s.Times[at], wake.Sub(Epoch))
+		}
+	}
+	s.mayTake = mayTake
+	return nil
 }
 
 // takesAhead returns how many permits a batch takes ahead that may take some.
@@ -253,7 +274,7 @@ func (c *client) leave(at int) {
 
 // timer lets the queue wake.
 func (s *search) timer(w *world, i int) error {
-	if at, _ := w.clients[i].queue.Wake(); !at.IsZero() && !s.now(w).Before(at) {
+	if at := w.clients[i].queue.Wakes(); !at.IsZero() && !s.now(w).Before(at) {
 		return s.event(w, i, func(*world, *client) error { return nil }, "the queue of %s wakes", s.Clients[i].Name)
 	}
 	return nil

@@ -1,0 +1,58 @@
+package schedule
+
+import (
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/lease"
+)
+
+// Effects are what the owner of a queue does after an event.
+type Effects struct {
+	Send  []*Batch     // in this order
+	Spare *Batch       // made for nothing; nil: none
+	Back  []lease.Back // of ended leases: the owner gives these permits back
+	// when Next is to be called again if nothing happens until then, by the monotonic clock; zero:
+	// after the next event
+	Wake  time.Time
+	Cause Cause // why then
+}
+
+// Next returns what is to be done after an event, or at the time to wake. It appends to the memory
+// of send. It calls now at most once, and open for each batch that is due: for an empty one, in
+// which the owner has filled in Ask.Check and Changing. A second call at the same time has no
+// effects.
+func (q *Queue) Next(send []*Batch, now func() Moment, open func() *Batch) Effects {
+	fx := Effects{Send: send}
+	// most callers of a busy limiter join while a batch is in flight: they need no time
+	if blocked := q.inFlight != nil && len(q.upTo) == 0 && !q.ledger.Holds(); !blocked {
+		for m := now(); q.due(m); {
+			b := open()
+			if !q.fill(m, b) {
+				fx.Spare = b
+				break
+			}
+			fx.Send = append(fx.Send, b)
+		}
+	}
+	fx.Back = q.ledger.Returns()
+	fx.Wake, fx.Cause = q.wake()
+	return fx
+}
+
+// Idle reports whether no request, no batch and no lease uses the queue.
+func (q *Queue) Idle() bool {
+	return q.line.first == nil && len(q.trying) == 0 && len(q.upTo) == 0 && len(q.keeps) == 0 && q.inFlight == nil &&
+		q.detached == 0 && q.beside == 0 && q.pacer.linger == 0 && q.ledger.Idle()
+}
+
+// wake returns when the queue looks again if nothing happens until then, and why.
+func (q *Queue) wake() (time.Time, Cause) {
+	at, cause := q.pacer.wake.Mono, q.pacer.cause
+	if walk := q.pacer.walkedAt.Add(walkPause); q.pacer.hurry && walk.Before(at) {
+		at, cause = walk, MayBeLast
+	}
+	if ends := q.ledger.SweepAt(); !ends.IsZero() && (at.IsZero() || ends.Before(at)) {
+		return ends, LeaseEnds
+	}
+	return at, cause
+}
