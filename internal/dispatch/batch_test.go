@@ -43,7 +43,8 @@ func TestALateCallDoesNotStall(t *testing.T) {
 		q := newQueue(0, newLimiter())
 		sent := func(ago time.Duration) *batch {
 			q.schedule.Join(&q.client.newRequest(t.Context(), &Ask{N: 1}, schedule.Try).Request)
-			b := q.schedule.Next(nil, q.client.now, q.open).Send[0].Owner.(*batch)
+			send, _ := q.schedule.Next(nil, q.client.now, q.open)
+			b := send[0].Owner.(*batch)
 			q.begin(b)
 			time.Sleep(ago)
 			return b

@@ -97,20 +97,20 @@ func (q *queue) exit() { q.exitFor(context.Background(), nil) }
 // that is for r alone; nil: it does not.
 func (q *queue) exitFor(ctx context.Context, r *request) {
 	var few [2]*schedule.Batch
-	fx := q.schedule.Next(few[:0], q.client.now, q.open)
+	send, fx := q.schedule.Next(few[:0], q.client.now, q.open)
 	if fx.Spare != nil {
 		fx.Spare.Owner.(*batch).recycle()
 	}
-	for _, b := range fx.Send {
+	for _, b := range send {
 		q.begin(b.Owner.(*batch))
 	}
 	q.client.lender.giveBackLater(q, fx.Back)
 	q.setTimer(fx.Wake)
 	ends := !q.parked && q.schedule.Idle() // the queue of a set is never parked
 	q.parked = q.parked || ends && !q.isSet()
-	inline := r != nil && len(fx.Send) == 1 && fx.Send[0].Requests() == 1 && r.InFlight() && !hurried(ctx)
+	inline := r != nil && len(send) == 1 && send[0].Requests() == 1 && r.InFlight() && !hurried(ctx)
 	q.mu.Unlock()
-	for _, b := range fx.Send {
+	for _, b := range send {
 		q.client.exchange.Send(&b.Owner.(*batch).call, inline)
 	}
 	switch {

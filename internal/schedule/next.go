@@ -6,9 +6,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 )
 
-// Effects are what the owner of a queue does after an event.
+// Effects are what the owner of a queue does after an event, once it has sent batches.
 type Effects struct {
-	Send  []*Batch     // in this order
 	Spare *Batch       // made for nothing; nil: none
 	Back  []lease.Back // of ended leases: the owner gives these permits back
 	// when Next is to be called again if nothing happens until then, by the monotonic clock; zero:
@@ -17,12 +16,12 @@ type Effects struct {
 	Cause Cause // why then
 }
 
-// Next returns what is to be done after an event, or at the time to wake. It appends to the memory
-// of send. It calls now at most once, and open for each batch that is due: for an empty one, in
-// which the owner has filled in Ask.Check and Changing. A second call at the same time has no
-// effects.
-func (q *Queue) Next(send []*Batch, now func() Moment, open func() *Batch) Effects {
-	fx := Effects{Send: send}
+// Next returns what is to be done after an event, or at the time to wake. It appends the batches
+// that are to be sent, in this order. It calls now at most once, and open for each batch that is
+// due: for an empty one, in which the owner has filled in Ask.Check and Changing. A second call at
+// the same time has no effects.
+func (q *Queue) Next(send []*Batch, now func() Moment, open func() *Batch) ([]*Batch, Effects) {
+	var fx Effects
 	// most callers of a busy limiter join while a batch is in flight: they need no time
 	if blocked := q.inFlight != nil && len(q.upTo) == 0 && !q.ledger.Holds(); !blocked {
 		for m := now(); q.due(m); {
@@ -31,12 +30,12 @@ func (q *Queue) Next(send []*Batch, now func() Moment, open func() *Batch) Effec
 				fx.Spare = b
 				break
 			}
-			fx.Send = append(fx.Send, b)
+			send = append(send, b)
 		}
 	}
 	fx.Back = q.ledger.Returns()
 	fx.Wake, fx.Cause = q.wake()
-	return fx
+	return send, fx
 }
 
 // Idle reports whether no request, no batch and no lease uses the queue.

@@ -76,11 +76,11 @@ const mostCalls = 12
 func (s *search) exit(w *world, i int) error {
 	c, before := w.clients[i], w.clients[i].queue.InFlight()
 	var behind [][]int // of each batch: numbers of the waiting callers that it must not pass
-	fx := c.queue.Next(nil, func() schedule.Moment { return s.moment(w, i) }, func() *schedule.Batch {
+	send, fx := c.queue.Next(nil, func() schedule.Moment { return s.moment(w, i) }, func() *schedule.Batch {
 		behind = append(behind, c.inLine(s.Rate))
 		return &schedule.Batch{Changing: c.changing != unchanged}
 	})
-	for at, b := range fx.Send {
+	for at, b := range send {
 		switch {
 		case !b.Ask.UpTo && before != nil:
 			return s.violated("a batch is sent while the queue waits for another one")
@@ -137,8 +137,8 @@ func (s *search) quiet(w *world, i int, wake time.Time) error {
 			break
 		}
 		again, _, _ := c.queue.Clone(nil, nil)
-		fx := again.Next(nil, func() schedule.Moment { return m }, func() *schedule.Batch { return new(schedule.Batch) })
-		if len(fx.Send)+len(fx.Back) > 0 || fx.Spare != nil {
+		send, fx := again.Next(nil, func() schedule.Moment { return m }, func() *schedule.Batch { return new(schedule.Batch) })
+		if len(send)+len(fx.Back) > 0 || fx.Spare != nil {
 			return s.violated("the queue of %s has something to do at %v, but wakes only at %v (zero: never)",
 				s.Clients[i].Name, s.Times[at], wake.Sub(Epoch))
 		}
