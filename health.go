@@ -7,8 +7,8 @@ type Health struct {
 	Away    bool // the node cannot be reached, or cannot grant permits (see WithFallback)
 	Decides bool // this process decides instead of the node (WithFallback)
 	// Silence is how long the last call for this limiter has been waiting for its reply; calls for
-	// other limiters do not count. It is 0 if the reply has come, if the call has stalled and carries
-	// no caller of Acquire or TryAcquireTimeout, and for calls of AllowAll, AcquireAll and
+	// other limiters do not count. It is 0 if the reply has come, if the call has stalled and
+	// carries no caller of Acquire or TryAcquireTimeout, and for calls of AllowAll, AcquireAll and
 	// AcquireUpTo.
 	Silence time.Duration
 }

@@ -16,15 +16,16 @@ type State struct {
 	Rate      Rate
 	Available int64 // permits free now, including those of expired records
 	Used      int64 // permits in live records
-	// part of Used that is above the rate: after Charge, or because the rate was lowered (KeepState)
+	// part of Used that is above the rate: after Charge, or because the rate was lowered
+	// (KeepState)
 	Debt int64
 	// part of Used that this client has taken ahead of demand (WithLease) and may still grant
 	Leased         int64
 	Records        int           // number of live records
 	Oldest, Newest time.Time     // times of live records; zero if there are none
 	TTL            time.Duration // of the configuration; 0: none
-	// Consistent: the stored free permits and the permits in all records, including expired ones, add
-	// up to the rate; or Redis has neither the number nor a record.
+	// Consistent: the stored free permits and the permits in all records, including expired ones,
+	// add up to the rate; or Redis has neither the number nor a record.
 	Consistent bool
 }
 

@@ -17,11 +17,11 @@ type Observer interface{ Call(CallInfo) }
 // all have left before the call is sent, Attempts is 0, and Err is set.
 type CallInfo struct {
 	Limiter string // name
-	// Callers is the number of callers whose requests the call carried. If the call fails, it includes
-	// the queued requests that fail with it. If a caller is neither Granted nor Denied, it continues
-	// to wait, its context has ended, or another limiter of the same call refused it. A call without
-	// callers takes a lease, counts a charge, or has added up all records of the limiter and repaired
-	// its free permits or its records (Repaired).
+	// Callers is the number of callers whose requests the call carried. If the call fails, it
+	// includes the queued requests that fail with it. If a caller is neither Granted nor Denied, it
+	// continues to wait, its context has ended, or another limiter of the same call refused it. A
+	// call without callers takes a lease, counts a charge, or has added up all records of the
+	// limiter and repaired its free permits or its records (Repaired).
 	Callers, Granted, Denied int
 	Permits                  int64 // granted in total
 	// part of Permits that no caller received, because the callers had cancelled
@@ -36,7 +36,8 @@ type CallInfo struct {
 	Repaired string        // what was repaired and why; "" if nothing
 	// the rate of WithRate or WithEnforcedRate differs from the rate in force
 	RateMismatch bool
-	// refusals by WithDenyCache since the limiter's previous call; 0 after a call for several limiters
+	// refusals by WithDenyCache since the limiter's previous call; 0 after a call for several
+	// limiters
 	DenyCacheHits int
 	// decided by the process (WithFallback), after a failed call or without one
 	Fallback bool

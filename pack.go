@@ -32,8 +32,8 @@ func (f RecordFormat) String() string { return record.Format(f).String() }
 type Record struct {
 	ID      []byte // distinguishes grants of the same time and size
 	Permits uint32 // number of permits granted
-	// At is the member's score (ms, with fractions): the time of the grant, or the end of its period
-	// (WithGranularity, WithLease). UnpackRecord leaves it zero.
+	// At is the member's score (ms, with fractions): the time of the grant, or the end of its
+	// period (WithGranularity, WithLease). UnpackRecord leaves it zero.
 	At time.Time
 }
 

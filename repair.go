@@ -12,8 +12,8 @@ import (
 // Repaired describes what Repair or Reset found and changed.
 type Repaired struct {
 	Changed bool // something was changed; with DryRun: would be changed
-	// Fault says what was wrong with the stored number of free permits; "" if nothing. Reset reports
-	// only a number that is missing or invalid.
+	// Fault says what was wrong with the stored number of free permits; "" if nothing. Reset
+	// reports only a number that is missing or invalid.
 	Fault string
 	Was   int64 // free permits stored before; 0 if that could not be read
 	// Free is the right number of free permits. For Reset it is the rate. For Repair it is the rate

@@ -23,8 +23,8 @@
 //     [Limiter.TryAcquire] returns only whether the permits were granted.
 //   - [Limiter.Peek] returns what Allow would return, and takes nothing.
 //   - [Limiter.Take] is Allow with a [Grant], which can give its permits back.
-//   - [Limiter.Charge] counts permits that were used, free or not: for work whose cost is known only
-//     afterwards. [Grant.Settle] makes what was taken what was used.
+//   - [Limiter.Charge] counts permits that were used, free or not: for work whose cost is known
+//     only afterwards. [Grant.Settle] makes what was taken what was used.
 //   - [Client.AllowAll] asks several limiters: all of them grant, or none does. [Client.TakeAll]
 //     returns a Grant of each. [Client.AcquireAll] waits until all of them grant.
 //   - [Limiter.SetRate] changes the rate. [Limiter.State] returns the rate and the permits in use.

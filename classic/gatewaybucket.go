@@ -61,8 +61,8 @@ func NewGatewayBucket(rdb rratelimiter.Redis, key string, p Gateway, opts ...Opt
 			return rratelimiter.Result{}, 0, err
 		}
 		tokens, last, stored := reply[1], reply[2], reply[3]
-		// after returns the time until the bucket holds that many tokens, by refills or by the interval
-		// since the stored one.
+		// after returns the time until the bucket holds that many tokens, by refills or by the
+		// interval since the stored one.
 		after := func(wanted int64) time.Duration {
 			if tokens >= wanted {
 				return 0

@@ -114,8 +114,8 @@ func TestListWindowCountsAHitOnceIfItsAnswerIsLost(t *testing.T) {
 		const calls = 3
 		l := classic.NewListWindow(cutting{rdb, &cut}, "ip", rratelimiter.PerHour(100))
 		for range calls {
-			// A connection for commands that are in no pipeline: the reply to a change is lost, not that of
-			// its handshake.
+			// A connection for commands that are in no pipeline: the reply to a change is lost, not
+			// that of its handshake.
 			if err := rdb.Ping(t.Context()).Err(); err != nil {
 				t.Fatal(err)
 			}

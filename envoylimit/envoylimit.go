@@ -54,21 +54,22 @@
 //   - a rate for a month or a year is a quota of the calendar in UTC (classic.Quota): its permits
 //     return together when the month or the year ends.
 //   - limit: an override in the descriptor is its rate, in the place of the rule. The domain must
-//     be known. MONTH and YEAR are quotas, too, and have no unit_multiplier. All clients should send
-//     the same override for the same entries, since each new rate is set in Redis.
+//     be known. MONTH and YEAR are quotas, too, and have no unit_multiplier. All clients should
+//     send the same override for the same entries, since each new rate is set in Redis.
 //   - hits_addend: the descriptor takes this number of permits, 1 without it. If the number is more
 //     than the rate, the request is over the limit. A descriptor whose own hits_addend is 0 takes
 //     none, and is over the limit if no permit is free. Its time is the time until one is.
-//   - postpaid: the hits of the descriptor were used already, as those of a rate limit of Envoy with
-//     apply_on_stream_done. They count in full, free or not (rratelimiter.Limiter.Charge), also if
-//     another descriptor refuses the request, and if Envoy waits no longer. The descriptor is over
-//     the limit if no permit was free before. An override is the rate of such a descriptor, too.
+//   - postpaid: the hits of the descriptor were used already, as those of a rate limit of Envoy
+//     with apply_on_stream_done. They count in full, free or not (rratelimiter.Limiter.Charge),
+//     also if another descriptor refuses the request, and if Envoy waits no longer. The descriptor
+//     is over the limit if no permit was free before. An override is the rate of such a descriptor,
+//     too.
 //   - descriptors with postpaid or without hits are asked first. If one refuses, the others take
 //     nothing, and have only their code.
-//   - several descriptors with the same limiter: it is asked once, for the sum of their permits, and
-//     its answer is that of each of them. If they give it different rates, the one with the fewest
-//     permits a second counts, with 30 days for a month and 365 for a year. Descriptors with shadow
-//     are not part of the sum of others: they have their own.
+//   - several descriptors with the same limiter: it is asked once, for the sum of their permits,
+//     and its answer is that of each of them. If they give it different rates, the one with the
+//     fewest permits a second counts, with 30 days for a month and 365 for a year. Descriptors with
+//     shadow are not part of the sum of others: they have their own.
 //   - is_negative_hits is an INVALID_ARGUMENT, as is a request that Envoy's own validation refuses.
 //
 // Envoy gets the header fields RateLimit, RateLimit-Policy and Retry-After for its client, as

@@ -2,7 +2,8 @@
 // Refused calls fail with RESOURCE_EXHAUSTED and the delay until a retry.
 //
 //	guard := httplimit.New(
-//		httplimit.Per(client, "1s", rratelimiter.PerSecond(10), httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Path)),
+//		httplimit.Per(client, "1s", rratelimiter.PerSecond(10),
+//			httplimit.Join(httplimit.ClientAddr{}.Key, httplimit.Path)),
 //	)
 //	guard.Skip = []httplimit.Rule{httplimit.Paths("/grpc.health.v1.Health/")}
 //	server := grpc.NewServer(

@@ -48,10 +48,10 @@ func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 //
 // The request took its permits (one, or the result of Cost) before:
 //   - If the cost is higher, the difference is charged: it counts in full, also if it is not free.
-//     The response is not delayed. What is not free is a debt: until it is paid back, later requests
-//     wait or are refused (see rratelimiter.Limiter.Charge and rratelimiter.WithMaxDebt).
-//   - If the cost is lower, the difference is given back as in CountIf. What Charge has charged does
-//     not come back. A cost below 0 counts as 0.
+//     The response is not delayed. What is not free is a debt: until it is paid back, later
+//     requests wait or are refused (see rratelimiter.Limiter.Charge and rratelimiter.WithMaxDebt).
+//   - If the cost is lower, the difference is given back as in CountIf. What Charge has charged
+//     does not come back. A cost below 0 counts as 0.
 //
 // If Cost returns 0, the request takes nothing before, and passes if a permit is free. Then the
 // limits of the request are checked one by one.

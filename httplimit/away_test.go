@@ -367,16 +367,16 @@ func TestServerThatIsAwayDoesNotHoldUpRequests(t *testing.T) {
 				}
 				time.Sleep(time.Millisecond)
 			}
-			// A request that waits for the server takes the bound. The machine alone must hold up each
-			// second request for half of that to make this fail.
+			// A request that waits for the server takes the bound. The machine alone must hold up
+			// each second request for half of that to make this fail.
 			slices.Sort(took)
 			if median := took[len(took)/2]; median > guard.Policy.bound()/2 {
 				t.Errorf("half of the requests took more than %v", median)
 			}
 			c.back(s)
 			until(Allowed, 10*time.Second)
-			// The first request after the time settled ends the outage, unless it fails itself, or the
-			// server is away to a fallback that has not probed it since.
+			// The first request after the time settled ends the outage, unless it fails itself, or
+			// the server is away to a fallback that has not probed it since.
 			for began := time.Now(); guard.Policy.outages.logged.Load(); time.Sleep(settled + 100*time.Millisecond) {
 				if time.Since(began) > time.Minute {
 					t.Fatal("the outage does not end")

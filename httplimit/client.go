@@ -17,19 +17,21 @@ import (
 type ClientAddr struct {
 	// Trusted has the addresses of our own proxies. Only addresses that these proxies add to the
 	// header field are trusted. The field is read from its end, where the nearest proxy writes. The
-	// first address that is not in Trusted is the client's address. An IPv6 network of IPv4 addresses
-	// counts as the IPv4 network: ::ffff:10.0.0.0/104 is 10.0.0.0/8. If its prefix is shorter than 96
-	// bits, such as ::ffff:10.0.0.0/8, Addr and Key panic, and rules.Watch returns an error.
+	// first address that is not in Trusted is the client's address. An IPv6 network of IPv4
+	// addresses counts as the IPv4 network: ::ffff:10.0.0.0/104 is 10.0.0.0/8. If its prefix is
+	// shorter than 96 bits, such as ::ffff:10.0.0.0/8, Addr and Key panic, and rules.Watch returns
+	// an error.
 	Trusted []netip.Prefix
-	// TrustUnix trusts all peers of unix sockets. These peers have no address: they are our own proxy
-	// on this host. If TrustUnix is false, their requests count as requests of one unknown client.
+	// TrustUnix trusts all peers of unix sockets. These peers have no address: they are our own
+	// proxy on this host. If TrustUnix is false, their requests count as requests of one unknown
+	// client.
 	TrustUnix bool
 	// Header is the header field that the proxies write; "" means "X-Forwarded-For". "Forwarded" is
 	// parsed as in RFC 7239, any other field like X-Forwarded-For. Only this field is read, because
 	// the proxies could forward a field that the client wrote.
 	Header string
-	// IPv6Bits is the length of the IPv6 prefix that distinguishes clients. 0 means 64, because most
-	// clients have a whole /64 network.
+	// IPv6Bits is the length of the IPv6 prefix that distinguishes clients. 0 means 64, because
+	// most clients have a whole /64 network.
 	IPv6Bits int
 }
 

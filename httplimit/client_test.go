@@ -332,8 +332,8 @@ func FuzzClientAddr(f *testing.F) {
 					t.Errorf("%s: %q: %v, known %v", c.header, lines, got, known)
 				}
 			}
-			// A header that only the client wrote is parsed without a panic, and yields either no known
-			// address, or a valid one.
+			// A header that only the client wrote is parsed without a panic, and yields either no
+			// known address, or a valid one.
 			got, known := addr.Addr(from("10.0.0.1:1", http.Header{c.header: {sent}}))
 			if !got.IsValid() || !known && !addr.trusts(got) || got.Zone() != "" || got.Is4In6() {
 				t.Errorf("%s: %q: %v, known %v", c.header, sent, got, known)

@@ -46,9 +46,9 @@ import (
 //   - Limit.Shadow and Policy.Shadow: the penalty begins, and what it would refuse is counted.
 //   - Several limits: during a penalty, only the limits that have one are asked. So RetryAfter then
 //     has no time of the others, and one of these can refuse a client that comes back; that begins
-//     no penalty of this limit. If one call cannot check all limits (see the package), put the limit
-//     with the penalty last: a request takes the permits of the limits before it for a moment, even
-//     if a later limit refuses it.
+//     no penalty of this limit. If one call cannot check all limits (see the package), put the
+//     limit with the penalty last: a request takes the permits of the limits before it for a
+//     moment, even if a later limit refuses it.
 //
 // Penalty panics if the time is less than a millisecond.
 func (l Limit) Penalty(client *rratelimiter.Client, lasts time.Duration) Limit {

@@ -26,8 +26,8 @@ const (
 	FailClosed                // requests are refused, with status 503
 	// FailLocal lets this process decide locally; see Policy.LocalShare. It needs the Rate of the
 	// Claim, which a Limit of Shared has not: give the limiter of such a Limit the option
-	// rratelimiter.WithFallback instead. The process counts separately at most 10,000 keys that have
-	// permits in use. All further keys of a limit together get the permits of one key.
+	// rratelimiter.WithFallback instead. The process counts separately at most 10,000 keys that
+	// have permits in use. All further keys of a limit together get the permits of one key.
 	FailLocal
 )
 
@@ -38,50 +38,50 @@ const (
 type Policy struct {
 	// Name identifies the policy to observers. It is the label "policy" of metrics.
 	Name string
-	// Observer gets each decision, if it implements rratelimiter.GuardObserver. nil means the observer
-	// of the Client of the request's first *rratelimiter.Limiter. If the request has no such limiter,
-	// nil means the observer of the Client of the first *rratelimiter.Limiter that this policy has
-	// checked.
+	// Observer gets each decision, if it implements rratelimiter.GuardObserver. nil means the
+	// observer of the Client of the request's first *rratelimiter.Limiter. If the request has no
+	// such limiter, nil means the observer of the Client of the first *rratelimiter.Limiter that
+	// this policy has checked.
 	Observer rratelimiter.Observer
-	// Failure decides what happens to a request whose limits did not reply within Bound, or returned
-	// an error.
+	// Failure decides what happens to a request whose limits did not reply within Bound, or
+	// returned an error.
 	//
 	// While the server of a limit counts as away, requests do not wait for it. Failure decides at
 	// once, and one call at a time checks whether the server is back. A limiter with
 	// rratelimiter.WithFallback decides in the process instead. All limiters of other types than
 	// *rratelimiter.Limiter count as one server if their limits have the same name.
 	//
-	// If one of several limits has an invalid configuration (no rate, or a rate that cannot be set),
-	// Failure applies to this limit only. With FailOpen, the other limits decide. With FailClosed, the
-	// request is refused. With FailLocal, the other limits decide, and this process decides for the
-	// invalid limit.
+	// If one of several limits has an invalid configuration (no rate, or a rate that cannot be
+	// set), Failure applies to this limit only. With FailOpen, the other limits decide. With
+	// FailClosed, the request is refused. With FailLocal, the other limits decide, and this process
+	// decides for the invalid limit.
 	Failure Failure
-	// Bound is the time within which limits must reply; 0 means 100 ms. The time that a request waits
-	// for permits does not count, but the wait ends if Redis does not reply for longer than Bound.
-	// While a request waits, usually no call is in flight until permits are due to return, so an
-	// outage is noticed only then. For limiters of other types than *rratelimiter.Limiter that have
-	// TryAcquireTimeout, the request waits at most Wait plus Bound.
+	// Bound is the time within which limits must reply; 0 means 100 ms. The time that a request
+	// waits for permits does not count, but the wait ends if Redis does not reply for longer than
+	// Bound. While a request waits, usually no call is in flight until permits are due to return,
+	// so an outage is noticed only then. For limiters of other types than *rratelimiter.Limiter
+	// that have TryAcquireTimeout, the request waits at most Wait plus Bound.
 	Bound time.Duration
-	// LocalShare is the part of each limit's rate that this process grants locally with FailLocal; 0
-	// means 1, the whole rate. With n processes and a LocalShare of 1/n, all processes together keep
-	// to the rate, if the rate has at least n permits: each process grants at least one permit per
-	// interval. If no limit has a known Rate, the request passes.
+	// LocalShare is the part of each limit's rate that this process grants locally with FailLocal;
+	// 0 means 1, the whole rate. With n processes and a LocalShare of 1/n, all processes together
+	// keep to the rate, if the rate has at least n permits: each process grants at least one permit
+	// per interval. If no limit has a known Rate, the request passes.
 	LocalShare float64
-	// Wait is the longest time that a request may wait for permits; 0 means that no request waits. A
-	// request that would have to wait longer is refused at once. If requests of one process wait for a
-	// single *rratelimiter.Limiter without CountIf and CostAfter, they are served in order. Other
-	// requests are served in no particular order. With Shadow, no request waits, and Limit.Shadow and
-	// a key with a penalty (Limit.Penalty) let no request wait, either.
+	// Wait is the longest time that a request may wait for permits; 0 means that no request waits.
+	// A request that would have to wait longer is refused at once. If requests of one process wait
+	// for a single *rratelimiter.Limiter without CountIf and CostAfter, they are served in order.
+	// Other requests are served in no particular order. With Shadow, no request waits, and
+	// Limit.Shadow and a key with a penalty (Limit.Penalty) let no request wait, either.
 	Wait time.Duration
-	// Shadow lets every request pass whose context has not ended, without waiting and without header
-	// fields in the response. The policy counts the requests that a limit would have refused.
-	// FailClosed acts as FailOpen. Permits are taken, and penalties begin (Limit.Penalty).
+	// Shadow lets every request pass whose context has not ended, without waiting and without
+	// header fields in the response. The policy counts the requests that a limit would have
+	// refused. FailClosed acts as FailOpen. Permits are taken, and penalties begin (Limit.Penalty).
 	Shadow bool
 	// Jitter is the longest time by which the RetryAfter of a refusal is raised, at random, so that
 	// clients that were refused together do not come back together; 0 means none. All limits of one
 	// request are raised by the same time. Retry-After and t in the field RateLimit have whole
-	// seconds, rounded up, so less than some seconds has little effect there. A penalty does not last
-	// longer because of it.
+	// seconds, rounded up, so less than some seconds has little effect there. A penalty does not
+	// last longer because of it.
 	Jitter time.Duration
 	// OnDeny is called for each request that is refused, also by FailClosed, or that a limit would
 	// refuse without Shadow. Decision.Refused returns the names of the limits that refused.
@@ -95,9 +95,10 @@ type Policy struct {
 	OnError func(ctx context.Context, err error)
 	// OnDecision is called for each decision, before the request is handled.
 	OnDecision func(ctx context.Context, d Decision)
-	// Logger gets one line with the reason when limits can no longer be checked, and one line when the
-	// limits decide again and no request has failed for 1 s. Errors of the configuration are logged at
-	// most once a minute, and so are errors of giving permits back. nil means slog.Default().
+	// Logger gets one line with the reason when limits can no longer be checked, and one line when
+	// the limits decide again and no request has failed for 1 s. Errors of the configuration are
+	// logged at most once a minute, and so are errors of giving permits back. nil means
+	// slog.Default().
 	Logger *slog.Logger
 
 	counts  [outcomes]atomic.Int64
@@ -509,8 +510,8 @@ func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answ
 	case err != nil:
 		return nil, err
 	}
-	// TryAcquireTimeout returns only a bool. Remaining is 0, because other callers may be waiting for
-	// the next permits, and NextAfter is the longest that it can be.
+	// TryAcquireTimeout returns only a bool. Remaining is 0, because other callers may be waiting
+	// for the next permits, and NextAfter is the longest that it can be.
 	a.Refused, a.Result = false, rratelimiter.Result{
 		Allowed: true, Limit: a.Limit, NextAfter: a.Rate.Interval, ResetAfter: a.Rate.Interval,
 	}

@@ -43,8 +43,9 @@ func (p *play) obey() {
 		return
 	}
 	for _, name := range again.d.Refused() {
-		// during a penalty, the other limits are not asked; what a process granted while Redis was away,
-		// Redis does not know; what an earlier request cost can be counted late, after a failure
+		// during a penalty, the other limits are not asked; what a process granted while Redis was
+		// away, Redis does not know; what an earlier request cost can be counted late, after a
+		// failure
 		asked := slices.ContainsFunc(e.d.Answers, func(a Answer) bool { return a.Name == name })
 		late := p.settles() && p.away(e.decided)
 		if asked && !late && !(p.faulty && p.fallback) {
@@ -444,8 +445,8 @@ func (p *play) explain(e *event, a Answer) {
 	}
 	most, _ := p.sums(e, a.Name, e.decided)
 	waiting, later := false, false
-	// one call cannot check limits of which one is asked for more than its rate: a request then takes
-	// the permits of the first limit for a moment
+	// one call cannot check limits of which one is asked for more than its rate: a request then
+	// takes the permits of the first limit for a moment
 	apart := (p.shared && p.cost > p.rate.Permits || p.zero) && p.other.Permits > 0
 	for _, o := range p.events {
 		waiting = waiting || o != e && o.came <= e.decided && (o.decided > e.decided || apart && o.decided == e.decided)

@@ -55,8 +55,8 @@ type Transport struct {
 	// MaxPause is the longest pause that one response can cause; 0 means 1 minute. After the pause,
 	// requests are sent again, and the next response can start another pause.
 	MaxPause time.Duration
-	// Logger gets one line for each pause in which permits could not be taken or given back. nil means
-	// slog.Default().
+	// Logger gets one line for each pause in which permits could not be taken or given back. nil
+	// means slog.Default().
 	Logger *slog.Logger
 
 	once  sync.Once

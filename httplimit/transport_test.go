@@ -164,8 +164,8 @@ func TestPauseOfAllProcesses(t *testing.T) {
 					now := func() time.Time { return server.Now().Add(ahead) }
 					return server.Client(rratelimiter.WithClock(now)).RateLimiter("api", rratelimiter.WithRate(c.rate))
 				}
-				// The other process's clock is ahead, so that it asks first when permits return. If both asked
-				// at the same time of the bubble, chance would decide.
+				// The other process's clock is ahead, so that it asks first when permits return. If
+				// both asked at the same time of the bubble, chance would decide.
 				one, other := &Transport{Limiter: limiter(0), Base: s}, limiter(100*time.Microsecond)
 				if c.retryAfter == "date" {
 					c.retryAfter = time.Now().Add(30 * time.Second).UTC().Format(http.TimeFormat)
@@ -180,8 +180,8 @@ func TestPauseOfAllProcesses(t *testing.T) {
 				for range 2 {
 					all.Go(func() { fetch(t, one) })
 				}
-				// Another process waits for permits all the time. It can only get the one that was in use, when
-				// that returns.
+				// Another process waits for permits all the time. It can only get the one that was
+				// in use, when that returns.
 				ctx, cancel := context.WithTimeout(t.Context(), c.want-10*time.Millisecond)
 				defer cancel()
 				taken := 0

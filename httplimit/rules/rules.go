@@ -2,7 +2,8 @@
 // while the program runs.
 //
 //	guard := httplimit.New()
-//	err := rules.Watch(ctx, guard, "limits.yaml", rules.Config{Client: client, Addr: httplimit.ClientAddr{Trusted: proxies}})
+//	config := rules.Config{Client: client, Addr: httplimit.ClientAddr{Trusted: proxies}}
+//	err := rules.Watch(ctx, guard, "limits.yaml", config)
 //	if err != nil {
 //		log.Fatal(err) // one line for each error in the file: limits.yaml:7: ...
 //	}
@@ -53,8 +54,8 @@
 //     it.
 //   - cost: the number of permits that each request takes: from 1 (the default) to the permits of
 //     each rate.
-//   - cost-after: the name of a field in the header of the response, such as X-Tokens-Used, that has
-//     the cost of the request: see httplimit.Limit.CostAfter. The request takes the field cost
+//   - cost-after: the name of a field in the header of the response, such as X-Tokens-Used, that
+//     has the cost of the request: see httplimit.Limit.CostAfter. The request takes the field cost
 //     before. This stays its cost if the response has no such field, or no whole number in it. A
 //     quota with a penalty cannot have it.
 //   - paths: the limit applies to these paths, with or without a final slash. If a path in the file

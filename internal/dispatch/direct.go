@@ -170,8 +170,8 @@ func (l *Limiter) enforce(ctx context.Context) error {
 	_, err := l.setRate(ctx, new(script.Attempts), protocol.SetRate{Rate: l.settings.Own, Keep: true}, func(err error) {
 		l.client.denyCache.Forget(l.Key())
 		if err == nil {
-			// Not the callers of l, whose call is made again in any case, and not those that would set their
-			// own rate again.
+			// Not the callers of l, whose call is made again in any case, and not those that would
+			// set their own rate again.
 			l.client.wakeChosen(func(other *Limiter) bool {
 				return other.Key() == l.Key() && other.settings != l.settings &&
 					(!other.settings.Enforced || other.settings.Own == l.settings.Own)

@@ -85,8 +85,8 @@ func whileNearWith(t *testing.T, change func(*redis.Options), test func(t *testi
 	})
 }
 
-// wire returns a connection to the server whose replies take some time. It is closed after the test:
-// go-redis 9.22 does not close a new connection that it gives up.
+// wire returns a connection to the server whose replies take some time. It is closed after the
+// test: go-redis 9.22 does not close a new connection that it gives up.
 func (n *near) wire(t *testing.T, server net.Conn) net.Conn {
 	n.dials.Add(1)
 	client, far := net.Pipe()

@@ -293,13 +293,13 @@ type Member struct {
 	Interval time.Duration
 	Free     int64 // permits that remain free
 	Notes    Notes
-	// first bytes of a live record's id, if something was refused; record.NoOrigin: not known, or no
-	// record
+	// first bytes of a live record's id, if something was refused; record.NoOrigin: not known, or
+	// no record
 	Origin     int64
 	NextAfter  time.Duration // until the next permit returns; if that is not known, ResetAfter
 	ResetAfter time.Duration // until all permits are free
-	// the wait of the first refused waiting caller, and until permits that return shortly afterwards
-	// are free, too
+	// the wait of the first refused waiting caller, and until permits that return shortly
+	// afterwards are free, too
 	Together time.Duration
 }
 

@@ -62,8 +62,8 @@ func (m *ChargePart) date(now int64, first bool) {
 	if m.since = m.searchFrom(m.since, now, first); !first {
 		return
 	}
-	// A charge has at most nine records for each interval of the debt (lua/shared/debt.lua), those of
-	// now, and more where one does not hold their permits.
+	// A charge has at most nine records for each interval of the debt (lua/shared/debt.lua), those
+	// of now, and more where one does not hold their permits.
 	const perInterval = 9
 	ids := min(m.Permits, perInterval*(m.MaxDebt+2)) + idsOf(m.Permits)
 	prefix := m.identity.AppendPrefix(nil, m.Format, int(ids))

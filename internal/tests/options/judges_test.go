@@ -124,8 +124,8 @@ func (tr *trace) outage() bool {
 func sums(tr *trace) (faults []string) {
 	for i, l := range tr.limiters {
 		told, unknown, bound := int64(0), int64(0), false
-		// taken has more than was told: a lease; a retry that dates all permits of a period anew; and
-		// permits that were given back, because another limiter refused
+		// taken has more than was told: a lease; a retry that dates all permits of a period anew;
+		// and permits that were given back, because another limiter refused
 		more := l.has("WithLease") ||
 			l.has("WithGranularity") && slices.ContainsFunc(tr.faults, func(f fault) bool { return f.kind == lost })
 		for _, c := range tr.calls {

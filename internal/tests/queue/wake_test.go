@@ -295,8 +295,8 @@ func TestClosedRedisClientEndsWaitingSoon(t *testing.T) {
 		}
 		b.SleepTo(200 * ms)
 		p.Redis.Close()
-		// Without the check of the client, the first sleep alone would last most of a second, and the
-		// next ones longer.
+		// Without the check of the client, the first sleep alone would last most of a second, and
+		// the next ones longer.
 		b.SleepTo(800 * ms)
 		for _, c := range waiting {
 			if !c.Ended.Load() || !errors.Is(c.Err, redis.ErrClosed) {

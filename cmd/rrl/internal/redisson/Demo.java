@@ -12,9 +12,10 @@ import org.redisson.config.Config;
 /**
  * The Java side of rrl demo --java: threads that acquire permits through Redisson.
  *
- * The first line of stdin has the settings (Settings in redisson.go), separated by blanks and escaped as in a URL. Demo
- * prints "ready" when Redisson is connected. The second line starts the threads. The end of stdin ends the process.
- * A thread prints a line for each result: granted|denied worker|poller START END, with times in ms; or failed MESSAGE.
+ * The first line of stdin has the settings (Settings in redisson.go), separated by blanks and
+ * escaped as in a URL. Demo prints "ready" when Redisson is connected. The second line starts the
+ * threads. The end of stdin ends the process. A thread prints a line for each result:
+ * granted|denied worker|poller START END, with times in ms; or failed MESSAGE.
  */
 public final class Demo {
     public static void main(String[] args) throws Exception {

@@ -78,7 +78,8 @@ type Survey struct {
 	// date them
 	Open      Sum
 	OpenUntil time.Time
-	// live records that are dated after now, by more than WithGranularity, clocks and a debt explain
+	// live records that are dated after now, by more than WithGranularity, clocks and a debt
+	// explain
 	Future     Sum
 	Farthest   time.Time
 	Oldest     time.Time // of live records

@@ -11,8 +11,8 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * Ships orders, and mails invoices while there are permits. The limiter "orders" is shared with the Go program, main.go.
- * Arguments: the address of Redis, and for how many seconds to run.
+ * Ships orders, and mails invoices while there are permits. The limiter "orders" is shared with the
+ * Go program, main.go. Arguments: the address of Redis, and for how many seconds to run.
  */
 public final class Orders {
     public static void main(String[] args) throws InterruptedException {

@@ -15,11 +15,12 @@ import org.redisson.api.RRateLimiter;
  * bench NAME sync|async|blocked [callers=1] [for=1000]
  * </pre>
  *
- * Sync callers are threads that call tryAcquire(1) repeatedly for {@code for} ms. Async callers are no threads: they keep
- * {@code callers} calls of tryAcquireAsync(1) in flight during that time. Each sync or async caller calls at least once.
- * Blocked callers are threads that call acquire(1) once, all at the same moment. The answer is
- * {@code requests=N granted=N nanos=N p50=N p99=N}: the total time and percentiles of the time of a call, in ns. A failed
- * call ends the bench with its error.
+ * Sync callers are threads that call tryAcquire(1) repeatedly for {@code for} ms. Async callers are
+ * no threads: they keep {@code callers} calls of tryAcquireAsync(1) in flight during that time.
+ * Each sync or async caller calls at least once. Blocked callers are threads that call acquire(1)
+ * once, all at the same moment. The answer is {@code requests=N granted=N nanos=N p50=N p99=N}: the
+ * total time and percentiles of the time of a call, in ns. A failed call ends the bench with its
+ * error.
  */
 final class Bench {
     private static final long LONGEST = 3_600_000_000_000L;
@@ -87,7 +88,10 @@ final class Bench {
                 + " p50=" + all.getValueAtPercentile(50) + " p99=" + all.getValueAtPercentile(99);
     }
 
-    /** Runs a caller in a thread for each histogram, waits for all, and returns their start in ns of nanoTime. */
+    /**
+     * Runs a caller in a thread for each histogram, waits for all, and returns their start in ns of
+     * nanoTime.
+     */
     private long threads(Caller caller) throws InterruptedException {
         CountDownLatch ready = new CountDownLatch(callers);
         CountDownLatch go = new CountDownLatch(1);

@@ -27,8 +27,8 @@ import org.redisson.api.RedissonClient;
  *
  * <pre>
  * version | id
- * methods                                                         the methods of RRateLimiter, in Java's notation
- * page guide|readme                                               the result of the Java code on that page
+ * methods                                                         RRateLimiter's, as Java has them
+ * page guide|readme                                               the result of its Java code
  * trysetrate NAME TYPE RATE INTERVALMS [KEEPALIVEMS]              true or false
  * setrate    NAME TYPE RATE INTERVALMS [KEEPALIVEMS] [keepstate]
  * updaterate NAME TYPE RATE INTERVALMS [KEEPALIVEMS] [keepstate]  true or false
@@ -76,8 +76,9 @@ final class Commands {
     }
 
     /**
-     * The methods of RRateLimiter and the interfaces that it extends, each as NAME(TYPE,TYPE). The methods of the
-     * asynchronous, reactive and Rx interfaces have the same parameters and are listed as NAME alone.
+     * The methods of RRateLimiter and the interfaces that it extends, each as NAME(TYPE,TYPE). The
+     * methods of the asynchronous, reactive and Rx interfaces have the same parameters and are
+     * listed as NAME alone.
      */
     private static String methods() {
         Stream<String> usual = Stream.of(RRateLimiter.class.getMethods())
@@ -157,7 +158,10 @@ final class Commands {
         return result;
     }
 
-    /** Parses TYPE RATE INTERVALMS [KEEPALIVEMS] [keepstate] and sets the rate in one of the three ways. */
+    /**
+     * Parses TYPE RATE INTERVALMS [KEEPALIVEMS] [keepstate] and sets the rate in one of the three
+     * ways.
+     */
     private static Object setRate(RRateLimiter limiter, String method, Args args) {
         RateType type = RateType.valueOf(args.text("OVERALL or PER_CLIENT"));
         long rate = args.number("a rate");

@@ -13,16 +13,17 @@ import java.util.concurrent.ConcurrentHashMap;
  * The main class of the harness. It implements the protocol; Commands has the rate limiter's calls.
  *
  * <pre>
- * java -jar harness.jar OPTIONS COMMAND ARGS...   runs one command, prints its reply, exits with 1 on an error
+ * java -jar harness.jar OPTIONS COMMAND ARGS...   runs one command, prints its reply; exits with 1
+ *                                                 on an error
  * java -jar harness.jar OPTIONS                   reads commands from stdin until it ends
  * </pre>
  *
  * In the second form the first line out is {@code ready VERSION CLIENTID}. A request is one line,
  * {@code [@TAG] COMMAND ARGS...}, words separated by single blanks, each escaped like a value in a
- * URL query ({@code ""} stands for the empty word). A request ends with one line {@code ok WORDS...}
- * or {@code error CLASS MESSAGE}; {@code run} writes lines of its own before that. With a tag, every
- * line of the answer begins with it and the command runs beside others; without one, commands run
- * one after the other. {@code cancel @TAG} interrupts a tagged command.
+ * URL query ({@code ""} stands for the empty word). A request ends with one line
+ * {@code ok WORDS...} or {@code error CLASS MESSAGE}; {@code run} writes lines of its own before
+ * that. With a tag, every line of the answer begins with it and the command runs beside others;
+ * without one, commands run one after the other. {@code cancel @TAG} interrupts a tagged command.
  */
 public final class Harness {
     private static final Map<String, Thread> RUNNING = new ConcurrentHashMap<>();
@@ -104,7 +105,7 @@ public final class Harness {
         return fine;
     }
 
-    /** Formats a failure as one line, with its causes: Redisson often wraps the relevant exception. */
+    /** Formats a failure as one line, with its causes: Redisson often wraps the one that says why. */
     static String failure(Throwable failure) {
         String name = failure instanceof Unsupported ? "unsupported" : failure.getClass().getName();
         StringBuilder text = new StringBuilder(String.valueOf(failure.getMessage()));

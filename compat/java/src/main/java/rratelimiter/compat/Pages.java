@@ -5,7 +5,10 @@ import org.redisson.api.RateIntervalUnit;
 import org.redisson.api.RateType;
 import org.redisson.api.RedissonClient;
 
-/** The Java code of the documentation, line by line: the tests of examples/guide compare the pages with this file. */
+/**
+ * The Java code of the documentation, line by line: the tests of examples/guide compare the pages
+ * with this file.
+ */
 final class Pages {
     private Pages() {
     }

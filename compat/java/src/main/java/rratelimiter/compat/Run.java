@@ -12,13 +12,14 @@ import org.redisson.api.RRateLimiter;
  * The command {@code run} lets threads acquire for a while and logs their grants.
  *
  * <pre>
- * run NAME blocked|unblocked [threads=1] [for=1000] [min=1] [max=1] [at=EPOCHMS] [pause=2] [grace=5000] [seed=N]
+ * run NAME blocked|unblocked [threads=1] [for=1000] [min=1] [max=1] [at=EPOCHMS] [pause=2]
+ * [grace=5000] [seed=N]
  * </pre>
  *
- * Blocked threads call acquire(n), unblocked ones tryAcquire(n) with a pause after each refusal; n is
- * drawn from min to max for each grant. {@code at} lets several processes start together. Each
- * grant writes a line {@code grant THREAD PERMITS START END}, with times in microseconds since 1970:
- * the granted call began at START and had returned by END. A call that fails writes
+ * Blocked threads call acquire(n), unblocked ones tryAcquire(n) with a pause after each refusal; n
+ * is drawn from min to max for each grant. {@code at} lets several processes start together. Each
+ * grant writes a line {@code grant THREAD PERMITS START END}, with times in microseconds since
+ * 1970: the granted call began at START and had returned by END. A call that fails writes
  * {@code fault THREAD CLASS MESSAGE}. After {@code for} ms no new call begins. Blocked calls have
  * {@code grace} ms to return; then they are interrupted and counted as unfinished: they may have
  * taken permits that the log does not show, or may still take them.

@@ -7,10 +7,11 @@ import java.nio.charset.StandardCharsets;
 import java.util.concurrent.TimeUnit;
 
 /**
- * Runs real RateLimiters on a clock that only moves on command. It is in Guava's package because a limiter's clock can only
- * be set from there.
+ * Runs real RateLimiters on a clock that only moves on command. It is in Guava's package because a
+ * limiter's clock can only be set from there.
  *
- * <p>Each input line is a command; the answer is a line with microseconds, {@code true} or {@code false}, or {@code ok}:
+ * <p>Each input line is a command; the answer is a line with microseconds, {@code true} or
+ * {@code false}, or {@code ok}:
  *
  * <pre>
  * bursty RATE            creates a limiter and sets the clock to zero
