@@ -3,6 +3,7 @@ package rules
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"slices"
 	"strconv"
@@ -33,7 +34,8 @@ type Quota struct {
 func (q Quota) String() string { return strconv.FormatInt(q.Permits, 10) + "/" + q.Period }
 
 // Limiter returns the limiter of the quota with a name, on the Redis of a client and by its
-// rratelimiter.WithNameMapper. If another limit refuses a request, a guard gives its permits back.
+// rratelimiter.WithNameMapper. The client's observer sees its requests and charges as those of a
+// limiter, each with one call. If another limit refuses a request, a guard gives its permits back.
 func (q Quota) Limiter(client *rratelimiter.Client, name string, opts ...classic.Option) httplimit.Allower {
 	return q.limiter(client.Redis(), client, name, opts...)
 }
@@ -43,7 +45,7 @@ func (q Quota) limiter(
 ) httplimit.Allower {
 	period, _ := q.period()
 	days := classic.Days{Location: q.Zone, Period: period}
-	return returnable{classic.NewQuota(rdb, client.KeyOf(name), q.Permits, days, opts...), name}
+	return counted{classic.NewQuota(rdb, client.KeyOf(name), q.Permits, days, opts...), name, client}
 }
 
 // period returns the period of the quota, and false if it does not begin so.
@@ -170,13 +172,60 @@ func (c Config) quota(l Limit) httplimit.Limit {
 	}
 }
 
-// A returnable is a quota that takes permits back if another limit refuses the request.
-type returnable struct {
+// A counted is a quota whose requests the observer of a client sees, and that takes permits back if
+// another limit refuses the request.
+type counted struct {
 	*classic.Quota
-	name string // its key without what a name mapper adds
+	name   string // its key without what a name mapper adds
+	client *rratelimiter.Client
 }
 
 // Name returns the name of the quota, as that of a limiter.
-func (q returnable) Name() string { return q.name }
+func (q counted) Name() string { return q.name }
 
-func (q returnable) Release(ctx context.Context, n int64) (int64, error) { return q.Return(ctx, n) }
+func (q counted) Release(ctx context.Context, n int64) (int64, error) { return q.Return(ctx, n) }
+
+func (q counted) Allow(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	began := time.Now()
+	r, err := q.Quota.Allow(ctx, n)
+	call := rratelimiter.CallInfo{Callers: 1, Denied: 1}
+	if r.Allowed {
+		call = rratelimiter.CallInfo{Callers: 1, Granted: 1, Permits: n}
+	}
+	q.tell(ctx, call, rratelimiter.RequestInfo{
+		Method: "Allow", Permits: n, Granted: call.Permits, Latency: time.Since(began), Err: err,
+	})
+	return r, err
+}
+
+func (q counted) Charge(ctx context.Context, n int64) (rratelimiter.Result, error) {
+	began := time.Now()
+	r, err := q.Quota.Charge(ctx, n)
+	call := rratelimiter.CallInfo{Charged: n}
+	if err != nil {
+		call.Charged = 0
+	}
+	q.tell(ctx, call, rratelimiter.RequestInfo{
+		Method: "Charge", Permits: n, Granted: call.Charged, Latency: time.Since(began), Err: err,
+	})
+	return r, err
+}
+
+// tell reports a request and its call, unless the context had ended before the call.
+func (q counted) tell(ctx context.Context, call rratelimiter.CallInfo, request rratelimiter.RequestInfo) {
+	observer, err := q.client.Observer(), request.Err
+	if observer == nil {
+		return
+	}
+	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+		call.Limiter, call.Latency, call.Err, call.Attempts = q.name, request.Latency, err, 1
+		if errors.Is(err, rratelimiter.ErrExceedsRate) {
+			call.Attempts = 0
+		}
+		observer.Call(call)
+	}
+	if o, ok := observer.(rratelimiter.RequestObserver); ok {
+		request.Limiter = q.name
+		o.Request(ctx, request)
+	}
+}

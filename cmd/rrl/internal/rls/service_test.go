@@ -235,6 +235,29 @@ func TestAPrefixOfNames(t *testing.T) {
 	}
 }
 
+// A quota has the metrics of a limiter.
+func TestQuotasHaveMetrics(t *testing.T) {
+	r := start(t, redistest.Embedded(t), "domains: {shop: [{key: all, rate: 2/month}]}", Options{
+		Drain: time.Millisecond, JSON: true, NearLimit: 0.5,
+	})
+	r.serves()
+	for range 3 {
+		r.post(askAll)
+	}
+	_, text := r.get("/metrics")
+	for _, line := range []string{
+		`rratelimiter_requests_total{limiter="shop:all",outcome="granted"} 2`,
+		`rratelimiter_requests_total{limiter="shop:all",outcome="denied"} 1`,
+		`rratelimiter_granted_permits_total{limiter="shop:all"} 2`,
+		`rratelimiter_calls_total{limiter="shop:all",outcome="ok"} 3`,
+		`rratelimiter_near_limit_permits_total{limiter="shop:all"} 1`,
+	} {
+		if !strings.Contains(text, "\n"+line+"\n") {
+			t.Errorf("no %s in\n%s", line, text)
+		}
+	}
+}
+
 // Each request is a span.
 func TestTraces(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
