@@ -3,7 +3,9 @@
 //
 //	go run ./internal/testrun [-skips] -- ARGUMENT... [then ARGUMENT...] [beside ARGUMENT...]
 //
-// The arguments are those of a go test. After the word "then", the next go test starts when the one
+// The arguments are those of a go test, or all arguments of a go command that prints the events of
+// a test binary: -C DIR tool test2json -p PACKAGE BINARY -test.v=test2json. Variables, such as
+// GOWORK=off, can stand before them. After the word "then", the next go test starts when the one
 // before has ended. After the word "beside", it starts at once. The result of a package is printed
 // when the package is done, and the output of a test when the test fails. With -v, all output of
 // that go test is printed as it comes. At the end the report has the ten slowest tests, and each
@@ -20,6 +22,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -33,7 +36,7 @@ func main() {
 	for _, lane := range split(flag.Args(), "beside") {
 		running.Go(func() {
 			for _, args := range split(lane, "then") {
-				run(append([]string{"test", "-json"}, args...), r)
+				run(complete(args), r)
 			}
 		})
 	}
@@ -56,16 +59,38 @@ func split(args []string, word string) [][]string {
 	}
 }
 
-// run runs one go command.
-func run(args []string, r *report) {
+// variable matches the setting of a variable.
+var variable = regexp.MustCompile(`^[A-Z_]+=`)
+
+// variables splits the arguments into the variables before them, and the rest.
+func variables(args []string) (set, rest []string) {
+	for len(args) > 0 && variable.MatchString(args[0]) {
+		set, args = append(set, args[0]), args[1:]
+	}
+	return set, args
+}
+
+// complete returns the variables and the arguments of a go command.
+func complete(args []string) []string {
+	set, rest := variables(args)
+	if slices.Contains(rest, "tool") {
+		return args
+	}
+	return slices.Concat(set, []string{"test", "-json"}, rest)
+}
+
+// run runs one go command, with variables before its arguments.
+func run(all []string, r *report) {
+	set, args := variables(all)
 	cmd := exec.Command("go", args...)
+	cmd.Env = append(os.Environ(), set...)
 	var said bytes.Buffer
 	cmd.Stderr = io.MultiWriter(os.Stderr, &said)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
-	c, told := r.command(args...), false
+	c, told := r.command(all...), false
 	if err == nil {
 		read := bufio.NewReader(out)
 		for {
@@ -80,6 +105,6 @@ func run(args []string, r *report) {
 		err = cmd.Wait()
 	}
 	if err != nil && !told {
-		r.broke(fmt.Sprintf("go %s: %v", strings.Join(args, " "), err), said.String())
+		r.broke(fmt.Sprintf("go %s: %v", strings.Join(all, " "), err), said.String())
 	}
 }

@@ -60,6 +60,7 @@ type report struct {
 type command struct {
 	*report
 	race     bool
+	set      string // variables of the command, as a shell reads them, each with a blank behind it
 	outputs  map[string]*strings.Builder
 	started  map[string]time.Time // tests that run; a parallel one from when it goes on
 	explains map[string]bool      // tests and packages with a failure inside, which explains theirs
@@ -76,9 +77,18 @@ type failure struct{ name, output, repeat string }
 
 // command returns the collector of one more go command, which has these arguments.
 func (r *report) command(args ...string) *command {
+	set, _ := variables(args)
+	for i, one := range set {
+		name, value, _ := strings.Cut(one, "=")
+		if strings.Contains(value, " ") {
+			value = "'" + value + "'"
+		}
+		set[i] = name + "=" + value + " "
+	}
 	return &command{
 		r,
 		slices.Contains(args, "-race"),
+		strings.Join(set, ""),
 		map[string]*strings.Builder{},
 		map[string]time.Time{},
 		map[string]bool{},
@@ -100,6 +110,8 @@ func (c *command) line(line []byte, verbose bool) (failed bool) {
 	switch e.Action {
 	case "run", "cont":
 		c.started[e.key()] = e.Time
+	case "pause":
+		delete(c.started, e.key())
 	case "output":
 		c.keep(e.key(), e.Output)
 	case "build-output":
@@ -145,10 +157,10 @@ func (c *command) ends(e event) {
 	case e.Action == "fail":
 		c.explains[e.parent()] = true
 		if !c.explains[e.key()] || strings.Count(output, "\n") > 1 { // more than its result
-			c.fail(e.name(), output, c.repeat(e, output))
+			c.fail(e.name(), output, c.repeat(e, output, e.Test))
 		}
 	case strings.Contains(output, dataRace): // of a test that ran at the same time, which fails
-		c.fail(e.name()+" passed, but in its output is", output, c.repeat(e, output))
+		c.fail(e.name()+" passed, but in its output is", output, c.repeat(e, output, e.Test))
 	case e.Action == "skip":
 		c.skipped = append(c.skipped, e.name())
 	}
@@ -172,28 +184,47 @@ func (c *command) endsPackage(e event, output string) {
 				output += c.taken(key)
 			}
 		}
+		name, ran := e.name(), c.running(e)
+		if len(ran) > 0 {
+			name += " while " + strings.Join(ran, ", ") + " ran"
+		}
 		fmt.Fprintf(c.out, "FAIL %6.1fs  %s\n", e.Elapsed, e.Package)
 		if !c.explains[e.key()] || strings.Contains(output, dataRace) || strings.Contains(output, "panic:") {
-			c.fail(e.name(), output, c.repeat(e, output))
+			c.fail(name, output, c.repeat(e, output, ran...))
 		}
 	}
+}
+
+// running returns the tests of a package that run.
+func (c *command) running(e event) (tests []string) {
+	for key := range c.started {
+		if test, of := strings.CutPrefix(key, e.key()); of && !strings.Contains(test, "/") {
+			tests = append(tests, test)
+		}
+	}
+	slices.Sort(tests)
+	return tests
 }
 
 // seeded matches what tests with random numbers print of a failure; those of rapid take the seed as
 // a flag.
 var seeded = regexp.MustCompile(`-rapid\.seed=\d+|\bseed \d+`)
 
-// repeat returns the command that runs a test again, or a package.
-func (c *command) repeat(e event, output string) string {
-	words := []string{"go test -count=1"}
+// repeat returns the command that runs tests of a package again, or all of them if none is given.
+func (c *command) repeat(e event, output string, tests ...string) string {
+	words := []string{c.set + "go test -count=1"}
 	if size := proof.Setting(); size != "" {
 		words[0] = size + " " + words[0]
 	}
 	if c.race {
 		words = append(words, "-race")
 	}
-	if e.Test != "" {
-		words = append(words, "-run '^"+strings.ReplaceAll(regexp.QuoteMeta(e.Test), "/", "$/^")+"$'")
+	if len(tests) > 0 {
+		pattern := make([]string, len(tests))
+		for i, test := range tests {
+			pattern[i] = "^" + strings.ReplaceAll(regexp.QuoteMeta(test), "/", "$/^") + "$"
+		}
+		words = append(words, "-run '"+strings.Join(pattern, "|")+"'")
 	}
 	words = append(words, e.Package)
 	if seed := seeded.FindString(output); strings.HasPrefix(seed, "-") {

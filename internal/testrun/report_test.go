@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -92,6 +94,53 @@ go test -count=1 -run '^TestBad$/^a_sum:_1\+1$' example.com/suite # seed 5
 	if lines := strings.Split(end, "\n"); len(lines) != repeats+1 ||
 		lines[repeats-1] != "# and 7 more, which stand above as FAILED" {
 		t.Errorf("of 13 failures, the report ends with\n%s", end)
+	}
+}
+
+// A panic in a goroutine of its own, a timeout and os.Exit end the binary without the result of a
+// test. The report names the tests that had begun, and not those that wait to run in parallel.
+func TestTheLastLinesNameTheTestsThatRan(t *testing.T) {
+	t.Setenv("GOWORK", "off")
+	t.Setenv("RRATELIMITER_PROOF", "")
+	code := strings.NewReplacer(
+		`t.Error("the inner reason")`, `go panic("all is lost"); select {}`,
+		`fmt.Println("said by a good test")`, `t.Parallel(); fmt.Println()`,
+	).Replace(suite)
+	out, _ := reportOn(t, true, code)
+	const want = "To run what failed again:\ngo test -count=1 -run '^TestBad$' example.com/suite\n"
+	if !strings.HasSuffix(out, want) || !strings.Contains(out, "FAILED: example.com/suite while TestBad ran\n") {
+		t.Errorf("the report does not end with\n%s:\n%s", want, out)
+	}
+}
+
+// The arguments can begin with variables, and can be those of another go command that prints the
+// events of tests: the tests of a binary.
+func TestABinaryWithVariables(t *testing.T) {
+	t.Setenv("GOWORK", "off")
+	t.Setenv("RRATELIMITER_PROOF", "")
+	dir := t.TempDir()
+	code := strings.Replace(suite, `"the inner reason"`, `os.Getenv("REASON"), "in", filepath.Base(must(os.Getwd()))`, 1)
+	code = strings.Replace(code, `"fmt"`, `"fmt"; "os"; "path/filepath"`, 1) +
+		"func must(s string, _ error) string { return s }\n"
+	for name, content := range map[string]string{"go.mod": "module example.com/suite\n", "inside/suite_test.go": code} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := exec.Command("go", "-C", dir, "test", "-c", "-o", "it", "./inside").CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	var out strings.Builder
+	r := &report{out: &out, skips: true}
+	run([]string{
+		"REASON=a long one", "-C", filepath.Join(dir, "inside"), "tool", "test2json", "-p", "example.com/suite/inside",
+		filepath.Join(dir, "it"), "-test.v=test2json",
+	}, r)
+	r.end()
+	const want = "REASON='a long one' go test -count=1 -run '^TestBad$/^inner$' example.com/suite/inside\n"
+	if !strings.HasSuffix(out.String(), want) || !strings.Contains(out.String(), "a long one in inside\n") {
+		t.Errorf("no %s at the end of\n%s", want, out.String())
 	}
 }
 
