@@ -124,7 +124,8 @@ func TestABinaryWithVariables(t *testing.T) {
 		"func must(s string, _ error) string { return s }\n"
 	for name, content := range map[string]string{"go.mod": "module example.com/suite\n", "inside/suite_test.go": code} {
 		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600)); err != nil {
+		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600))
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
