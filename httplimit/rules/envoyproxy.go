@@ -69,10 +69,14 @@ func isTheirs(document *yaml.Node) bool {
 	return false
 }
 
-// found adds a Finding, unless there is one for the field.
+// found adds a Finding, unless there is one for the field. Fields come in any order.
 func (p *parser) found(line int, field string, ignored bool, why string) {
-	if !slices.ContainsFunc(p.findings, func(f Finding) bool { return f.Field == field && f.Ignored == ignored }) {
+	same := func(f Finding) bool { return f.Field == field && f.Ignored == ignored }
+	switch at := slices.IndexFunc(p.findings, same); {
+	case at < 0:
 		p.findings = append(p.findings, Finding{p.file, line, field, ignored, why})
+	case p.findings[at].File == p.file:
+		p.findings[at].Line = min(p.findings[at].Line, line)
 	}
 }
 

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -54,6 +55,34 @@ func TestFilesOfEnvoyproxyAreUnderstood(t *testing.T) {
 	again, err := ParseFile("f", text)
 	if err != nil || !reflect.DeepEqual(again.Domains, want) || again.Findings != nil {
 		t.Errorf("%s%v, %+v", text, err, again)
+	}
+}
+
+// Findings stand in the order of the file, each where the field stands first.
+func TestFindingsAreInTheOrderOfTheFile(t *testing.T) {
+	f, err := ParseFile("f", []byte(`domain: a
+descriptors:
+  - key: k
+    rate_limit:
+      unit: minute
+      requests_per_unit: 1
+    descriptors:
+      - key: l
+        rate_limit:
+          unit: minute
+          requests_per_unit: 1
+          name: m
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, one := range f.Findings {
+		got = append(got, fmt.Sprint(one.Line, " ", one.Field))
+	}
+	want := "1 domain, 2 descriptors, 3 key, 4 rate_limit, 5 unit: minute, 6 requests_per_unit, 12 name"
+	if strings.Join(got, ", ") != want {
+		t.Errorf("%q, want %s", got, want)
 	}
 }
 

@@ -147,10 +147,11 @@ func (c Config) parse(sources []source, keys []string) (f File, err error) {
 		p.config.Client = rratelimiter.NewClient(unconnected{})
 	}
 	for _, s := range sources {
-		before := len(p.faults)
+		faults, findings := len(p.faults), len(p.findings)
 		p.file = s.file
 		p.parse(&f, []byte(s.text))
-		slices.SortStableFunc(p.faults[before:], func(a, b Fault) int { return cmp.Compare(a.Line, b.Line) })
+		slices.SortStableFunc(p.faults[faults:], func(a, b Fault) int { return cmp.Compare(a.Line, b.Line) })
+		slices.SortStableFunc(p.findings[findings:], func(a, b Finding) int { return cmp.Compare(a.Line, b.Line) })
 	}
 	if f.Findings = p.findings; len(p.faults) > 0 {
 		return File{}, p.faults
@@ -592,7 +593,12 @@ func (p *parser) rate(node *yaml.Node) rratelimiter.Rate {
 		p.fault(node.Line,
 			"rate: %q: a month or a year has no fixed length, so only a limit itself can have it, as its quota", text)
 	case err != nil:
-		p.fault(node.Line, "rate: %s", strings.TrimPrefix(err.Error(), rratelimiter.ErrInvalidRate.Error()+": "))
+		calendar := ""
+		if lower := strings.ToLower(text); strings.Contains(lower, "month") || strings.Contains(lower, "year") {
+			calendar = "; a month or a year of the calendar is 5/month or 5/year"
+		}
+		reason := strings.TrimPrefix(err.Error(), rratelimiter.ErrInvalidRate.Error()+": ")
+		p.fault(node.Line, "rate: %s%s", reason, calendar)
 		return rratelimiter.Rate{}
 	case rate.Type == rratelimiter.PerClient:
 		p.fault(node.Line, "rate: %q: \"per client\" would mean per process; use key to give each client its own rate",

@@ -196,6 +196,11 @@ func TestEachFaultHasItsLine(t *testing.T) {
 			`4: a: rate: "5.5/month" is not of the form permits/day`,
 		},
 		{
+			"two months",
+			"limits:\n  a:\n    key: all\n    rate: 5/2 Months",
+			"nor a duration such as 5m or 7d; a month or a year of the calendar is 5/month or 5/year",
+		},
+		{
 			"a month with a quota",
 			"limits:\n  a:\n    key: all\n    rate: 5/month\n    quota: 5/day",
 			"4: a: rate: a limit has either a rate or a quota",
