@@ -60,17 +60,18 @@ type world struct {
 	rules      string // file
 	rls        *exec.Cmd
 	rlsAddress string
-	envoy      string       // address
-	served     atomic.Int64 // requests that reached the service
-	asked      int          // requests of clients; each has an address of its own
+	envoy      string         // address
+	served     atomic.Int64   // requests that reached the service
+	asked      int            // requests of clients; each has an address of its own
+	tls        *redistest.TLS // between Envoy and rrl rls; nil: none
 }
 
 // start starts everything with the files of this folder, with other ports. If patient, Envoy waits
 // long for rrl rls.
-func start(t *testing.T, program string, patient bool) *world {
+func start(t *testing.T, program string, patient bool, safe *redistest.TLS) *world {
 	binary := findEnvoy(t)
 	w := &world{
-		T: t, program: program, redis: redistest.Real(t), rlsAddress: redistest.Nowhere(t),
+		T: t, program: program, redis: redistest.Real(t), rlsAddress: redistest.Nowhere(t), tls: safe,
 		rules: filepath.Join(t.TempDir(), "rules.yaml"),
 	}
 	service := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -161,7 +162,24 @@ func (w *world) config(service string, patient bool) string {
 	if patient {
 		config = w.replaced(config, "timeout: 0.1s", "timeout: 60s")
 	}
+	if w.tls != nil {
+		const cluster = "\n    - name: rrl\n"
+		config = w.replaced(config, cluster, cluster+w.transportSocket())
+	}
 	return config
+}
+
+// transportSocket returns what the guide says of TLS, for the cluster of rrl rls.
+func (w *world) transportSocket() string {
+	w.Helper()
+	page, err := os.ReadFile("../../docs/guide/serve-envoy.md")
+	if err != nil {
+		w.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)\ntransport_socket:\n.*?\n```").FindString(string(page))
+	return w.replaced(strings.TrimPrefix(strings.ReplaceAll(block, "\n", "\n      "), "\n"),
+		"      ```", "", "rls.example.com", "localhost", "/etc/envoy/ca.crt", w.tls.CAFile, "/etc/envoy/tls.crt",
+		w.tls.CertFile, "/etc/envoy/tls.key", w.tls.KeyFile)
 }
 
 // write writes the rules, with other words.
@@ -179,9 +197,12 @@ func (w *world) write(words ...string) {
 // startRls starts rrl rls. At its end, its messages are in the log of the test.
 func (w *world) startRls() {
 	w.Helper()
-	w.rls = exec.CommandContext(
-		w.Context(), w.program, "rls", "--redis", w.redis.URL(), "--rules", w.rules, "--listen", w.rlsAddress,
-	)
+	args := []string{"rls", "--redis", w.redis.URL(), "--rules", w.rules, "--listen", w.rlsAddress}
+	if w.tls != nil {
+		args = append(args, "--tls-cert", w.tls.CertFile, "--tls-key", w.tls.KeyFile,
+			"--tls-client-ca", w.tls.CAFile, "--tls-client-name", "localhost")
+	}
+	w.rls = exec.CommandContext(w.Context(), w.program, args...)
 	w.rls.Stderr = w.Output()
 	w.run(w.rls)
 }
@@ -300,8 +321,10 @@ func TestEnvoy(t *testing.T) {
 		{false, "the service hangs and is killed", (*world).theServiceHangsAndIsKilled},
 		{true, "latency", (*world).latency},
 	} {
-		t.Run(c.name, func(t *testing.T) { c.test(start(t, program, c.patient)) })
+		t.Run(c.name, func(t *testing.T) { c.test(start(t, program, c.patient, nil)) })
 	}
+	// Envoy and rrl rls each check the certificate of the other: start waits for a decision.
+	t.Run("TLS as the guide has it", func(t *testing.T) { start(t, program, true, redistest.NewTLS(t)) })
 }
 
 func (w *world) eachRuleOfTheExample() {
