@@ -11,28 +11,20 @@ import (
 // after.go corrects the permits that a request takes, after its response.
 
 // CountIf returns the same limit, but a request counts only if f returns true for its response: for
-// example only failed logins. Each request takes its permits before it is handled. So the requests
+// example only failed logins. Each request takes its permits before it is handled, so the requests
 // that are handled at the same time cannot exceed the rate. If f returns false, the permits are
-// given back after the response.
+// given back after the response, in the background.
 //
-// f gets the status of the response, and the header after the handler has returned. The header then
-// also has the fields that were set too late to be sent. f must return quickly, and may be called
-// concurrently. The status is 500 if the handler panics before it writes, and 101 if the handler
-// takes over the connection.
+// f gets the status of the response, and the header after the handler has returned, with fields
+// that were set too late to be sent. The status is 500 if the handler panics before it writes, and
+// 101 if it takes over the connection. f must return quickly, and may be called concurrently.
+// [Guard.Middleware] calls f, and so do ginlimit, echolimit and fiberlimit; after [Guard.Check],
+// [Guard.Admit] and [Guard.Decide], [Policy.Settle] does.
 //
-// [Guard.Middleware] calls f, and so do ginlimit, echolimit and fiberlimit. [Guard.Check],
-// [Guard.Admit] and [Guard.Decide] do not see the response, so the permits stay taken until the
-// caller calls [Policy.Settle]. After the handler has returned, permits are given back in the
-// background, for at most 1 s. This does not delay the response. Policy.OnError and Policy.Logger
-// get the errors. The permits are not given back, and return when their interval is over, in these
-// cases:
-//   - if the response takes longer than the interval;
-//   - if the process ends first, or if Redis does not reply within 1 s;
-//   - if this process granted them locally (FailLocal);
-//   - if the limiter has no method Release, such as the limiters of the package classic.
-//
-// With rratelimiter.WithDenyCache, such a limit does not use its cache, because another process can
-// have given permits back. A penalty of the limit is cached.
+// Permits return only when their interval is over if the response takes longer, if the process ends
+// first, if Redis does not reply within 1 s (Policy.OnError gets the error), if this process
+// granted them (FailLocal), and if the limiter has no method Release, as those of package classic.
+// With rratelimiter.WithDenyCache, such a limit caches only its penalties.
 func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)
@@ -42,25 +34,19 @@ func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 }
 
 // CostAfter returns the same limit for requests whose cost in permits is known only after the
-// response: for example the tokens of a language model, which the handler sets in a header field. f
-// is called as in CountIf, and the text there applies to it. f returns the cost of the request. If
-// f is nil, the cost is the sum of what the handler has told by [Charge].
+// response: for example the tokens of a language model. f is called as in CountIf, and returns the
+// cost; below 0 it counts as 0. If f is nil, the cost is the sum of what the handler has told by
+// [Charge].
 //
-// The request took its permits (one, or the result of Cost) before:
-//   - If the cost is higher, the difference is charged: it counts in full, also if it is not free.
-//     The response is not delayed. What is not free is a debt: until it is paid back, later
-//     requests wait or are refused (see rratelimiter.Limiter.Charge and rratelimiter.WithMaxDebt).
-//   - If the cost is lower, the difference is given back as in CountIf. What Charge has charged
-//     does not come back. A cost below 0 counts as 0.
+// The request took its permits (one, or the result of Cost) before. If the cost is lower, the
+// difference is given back as in CountIf, but not what Charge has charged. If it is higher, the
+// difference is charged, free or not, and the response is not delayed: until this debt is paid
+// back, later requests wait or are refused (see rratelimiter.Limiter.Charge and
+// rratelimiter.WithMaxDebt). If Cost returns 0, the request takes nothing before, passes if a
+// permit is free, and has its limits checked one by one.
 //
-// If Cost returns 0, the request takes nothing before, and passes if a permit is free. Then the
-// limits of the request are checked one by one.
-//
-// The limiter must have the method Charge, as those of the packages rratelimiter and classic have.
-// Otherwise each check of the limit fails with ErrInvalidOption. If this process granted the
-// permits locally (FailLocal; at least one permit), f is not called, and the cost is not corrected.
-// If a limit has both CountIf and CostAfter, and the function of CountIf returns false, the cost is
-// 0.
+// The limiter must have the method Charge, as those of the packages rratelimiter and classic have,
+// or each check fails with ErrInvalidOption. docs/options.md has FailLocal and other pairs.
 func (l Limit) CostAfter(f func(status int, h http.Header) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)

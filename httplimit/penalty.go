@@ -24,32 +24,11 @@ import (
 //
 // The penalty of a key is the permit of another limiter, "ratelimit:KEY:NAME:penalty", with a rate
 // of one permit per penalty. "rrl reset" of this limiter ends the penalty. Java services do not
-// know it. One more call for each request asks this limiter, before all limits, so a limit with a
-// penalty costs two calls. If the call that begins a penalty fails, Policy.OnError is called, and
-// the next refusal begins the penalty. If a limit has a rate of 0, its refusals begin none.
+// know it. One more call for each request asks it, before all limits. If one call cannot check all
+// limits (see the package), put the limit with the penalty last: a request takes the permits of the
+// limits before it for a moment, even if a later limit refuses it.
 //
-// Beside other options:
-//   - CountIf and CostAfter: a refusal begins a penalty only if the requests that counted leave too
-//     few permits. A request that is refused because others are in flight gets no penalty. What
-//     counted is in a third limiter, "ratelimit:KEY:NAME:counted". One more call for each request
-//     that counts takes the permits from it, after the response. What CostAfter charges is charged
-//     there, too, by another call. A charge alone begins no penalty. Such a limit must have a known
-//     Rate, as limits of Per and PerFunc have. Otherwise each check of the limit fails with
-//     ErrInvalidOption. A limiter without a method Release is an exception: there, all requests
-//     count.
-//   - rratelimiter.WithDenyCache: if the limiter of the limit has a deny cache, the limiter of the
-//     penalty has one, too. It also keeps a penalty that another process has ended, until its time.
-//   - rratelimiter.WithLease: permits that another process has taken ahead count, so a penalty can
-//     begin before the key has used all of its rate.
-//   - rratelimiter.WithFallback and FailLocal: while the process decides by itself, it neither
-//     begins penalties nor asks for them.
-//   - Limit.Shadow and Policy.Shadow: the penalty begins, and what it would refuse is counted.
-//   - Several limits: during a penalty, only the limits that have one are asked. So RetryAfter then
-//     has no time of the others, and one of these can refuse a client that comes back; that begins
-//     no penalty of this limit. If one call cannot check all limits (see the package), put the
-//     limit with the penalty last: a request takes the permits of the limits before it for a
-//     moment, even if a later limit refuses it.
-//
+// docs/options.md#of-a-guard-limitpenalty-beside-the-rest says what it does beside other options.
 // Penalty panics if the time is less than a millisecond.
 func (l Limit) Penalty(client *rratelimiter.Client, lasts time.Duration) Limit {
 	rate := rratelimiter.Rate{Permits: 1, Interval: lasts}
