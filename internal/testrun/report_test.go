@@ -119,9 +119,10 @@ func TestABinaryWithVariables(t *testing.T) {
 	t.Setenv("GOWORK", "off")
 	t.Setenv("RRATELIMITER_PROOF", "")
 	dir := t.TempDir()
-	code := strings.Replace(suite, `"the inner reason"`, `os.Getenv("REASON"), "in", filepath.Base(must(os.Getwd()))`, 1)
-	code = strings.Replace(code, `"fmt"`, `"fmt"; "os"; "path/filepath"`, 1) +
-		"func must(s string, _ error) string { return s }\n"
+	code := strings.NewReplacer(
+		`"fmt"`, `"fmt"; "os"; "path/filepath"`,
+		`t.Error("the inner reason")`, `dir, _ := os.Getwd(); t.Error(os.Getenv("REASON"), "in", filepath.Base(dir))`,
+	).Replace(suite)
 	for name, content := range map[string]string{"go.mod": "module example.com/suite\n", "inside/suite_test.go": code} {
 		path := filepath.Join(dir, name)
 		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600))
