@@ -23,8 +23,8 @@ const MaxLeases = 1 << 16
 // Its owner calls one method at a time. Only Holds and Grant may be called at any time.
 //
 // A nil Ledger is that of a limiter without leases. Grant, Take, Void, Brought, Start, Done,
-// Change, Returning and Sweep panic on it. The other methods of this file report that there is no lease,
-// and have no other effect.
+// Change, Returning and Sweep panic on it. The other methods of this file report that there is no
+// lease, and have no other effect.
 type Ledger struct {
 	lasts   time.Duration                     // of a lease, by the options
 	server  bool                              // the server's clock dates leases
@@ -83,9 +83,9 @@ func (l *Ledger) Held(m Moment) (n int64) {
 	return n
 }
 
-// Grant takes n permits of the lease. It returns the lease and what is left in it, or nil: then Take
-// finds out whether another lease has them. refill tells the caller, once, to send a batch that
-// brings more.
+// Grant takes n permits of the lease. It returns the lease and what is left in it, or nil: then
+// Take finds out whether another lease has them. refill tells the caller, once, to send a batch
+// that brings more.
 func (l *Ledger) Grant(n int64, m Moment) (from *Lease, left int64, refill bool) {
 	held := l.current.Load()
 	if held == nil {

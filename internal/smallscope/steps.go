@@ -124,8 +124,8 @@ func (c *client) inLine(rate int64) (numbers []int) {
 	return numbers
 }
 
-// quiet checks that Next has no effects if it is called again, now or before the time to wake, which
-// is to come.
+// quiet checks that Next has no effects if it is called again, now or before the time to wake,
+// which is to come.
 func (s *search) quiet(w *world, i int, wake time.Time) error {
 	c, mayTake := w.clients[i], s.mayTake
 	if !wake.IsZero() && !wake.After(s.now(w)) {
