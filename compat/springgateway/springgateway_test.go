@@ -39,9 +39,9 @@ var jars = map[string]string{
 	"spring-cloud-gateway-server-webflux-5.0.4.jar": "request_rate_limiter.{\x01.\x01}.",
 }
 
-// fetch returns the folder of the jars. It takes seconds, and the first time on a machine a
-// download of 10 MB.
-func fetch(t *testing.T) string {
+// build runs Maven and returns the folder of the jars. It takes seconds, and the first time on a
+// machine a download of 50 MB.
+func build(t *testing.T, args ...string) string {
 	t.Helper()
 	if programs := maven.Missing(t.Context()); len(programs) > 0 {
 		t.Fatalf("the jars of Spring Cloud Gateway need %v: apt-get install openjdk-17-jdk-headless maven", programs)
@@ -52,7 +52,7 @@ func fetch(t *testing.T) string {
 	}
 	defer unlock()
 	folder, output := t.TempDir(), &maven.Tail{Max: 16 << 10}
-	args := []string{"-q", "-Djars.out=" + folder}
+	args = append([]string{"-q", "-Dout=" + folder}, args...)
 	for range 3 {
 		if err = maven.Package(t.Context(), ".", output, args...); err == nil {
 			return folder
@@ -86,7 +86,7 @@ func content(t *testing.T, jar, name string) []byte {
 // scripts returns the different scripts of the jars, each with the first jar that has it.
 func scripts(t *testing.T) map[string]*redis.Script {
 	t.Helper()
-	folder, all, seen := fetch(t), map[string]*redis.Script{}, map[string]bool{}
+	folder, all, seen := build(t), map[string]*redis.Script{}, map[string]bool{}
 	for jar, key := range jars {
 		path := filepath.Join(folder, jar)
 		class := content(t, path, "org/springframework/cloud/gateway/filter/ratelimit/RedisRateLimiter.class")
