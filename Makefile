@@ -117,5 +117,5 @@ deps:
 
 clean:
 	go clean -testcache
-	rm -rf bin compat/java/target compat/guava/java/target examples/java/target
+	rm -rf bin compat/java/target compat/guava/java/target compat/springgateway/target examples/java/target
 	find . -name '*.test' -type f -delete

@@ -35,7 +35,7 @@ type route struct {
 }
 
 var (
-	rate   = route{"rate", classic.Spring{ReplenishRate: 5, BurstCapacity: 10}, 1}
+	rate   = route{"rate", classic.Spring{ReplenishRate: 2, BurstCapacity: 10}, 3}
 	fast   = route{"fast", classic.Spring{ReplenishRate: 100, BurstCapacity: 200}, 1}
 	single = route{"single", classic.Spring{ReplenishRate: 1, BurstCapacity: 1}, 1}
 	minute = route{"minute", classic.Spring{ReplenishRate: 10, BurstCapacity: 600}, 60}
@@ -196,6 +196,7 @@ func (p *pair) ask(side int) request {
 
 // inTurn asks the gateway and this library in turn, at least n times and for a time.
 func (p *pair) inTurn(n int, lasts time.Duration) (all []request) {
+	all = append(all, p.ask(theirs)) // the gateway's first answer can take seconds
 	for began := time.Now(); len(all) < n || time.Since(began) < lasts; {
 		all = append(all, p.ask([]int{theirs, ours}[len(all)%2]))
 	}
@@ -220,19 +221,21 @@ func (p *pair) together(clients int, lasts time.Duration) (all []request) {
 	return all
 }
 
-// seconds returns the times that both sides have stored, one a request, in order.
+// seconds returns the times that both sides have stored, one a request, in order. Each is one by
+// the server's clock after the request before.
 func (p *pair) seconds() (all []int64) {
 	p.Helper()
+	var before time.Time
 	for _, c := range p.times.Stop() {
 		value := c.Args[2] // SET key value EX ttl
 		if c.Name() == "SETEX" {
 			value = c.Args[3] // SETEX key ttl value
 		}
 		second, err := strconv.ParseInt(value, 10, 64)
-		if err != nil {
-			p.Fatal(err)
+		if err != nil || second < before.Unix() || second > c.Time.Unix() {
+			p.Fatalf("a request between %v and %v stores %q", before, c.Time, c.Args)
 		}
-		all = append(all, second)
+		all, before = append(all, second), c.Time
 	}
 	return all
 }
@@ -338,13 +341,14 @@ func TestRealGatewaysShareTheirBuckets(t *testing.T) {
 				p.judge(p.inTurn(10, 0), true)
 			})
 			t.Run("debt", func(t *testing.T) {
-				p := s.pair(t, rate, "bob", "bob")
+				p := s.pair(t, fast, "bob", "bob")
 				requests := p.inTurn(4, 0)
-				result, err := p.limiter.Charge(t.Context(), 12)
+				const charge = 350
+				result, err := p.limiter.Charge(t.Context(), charge)
 				if err != nil {
 					t.Fatal(err)
 				}
-				requests = append(requests, request{ours, 12, answer{result.Allowed, result.Remaining}})
+				requests = append(requests, request{ours, charge, answer{result.Allowed, result.Remaining}})
 				p.judge(append(requests, p.inTurn(4, 2*time.Second)...), true)
 			})
 			t.Run("keys of a header field", func(t *testing.T) {

@@ -1,7 +1,8 @@
 // Package springgateway tests that NewSpringBucket of package classic shares the buckets of Spring
 // Cloud Gateway: this library and the script in the gateway's jars grant the same and leave the
 // same bytes in Redis, whichever of them made the calls before, and also while a charge of this
-// library has left a debt. Only the TTLs of a debt differ.
+// library has left a debt. Only the TTLs of a debt differ. server_test.go has real gateways and
+// their HTTP clients.
 package springgateway
 
 import (
