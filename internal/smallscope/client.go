@@ -178,7 +178,8 @@ func (s *search) key(b *numbers, w *world, i int) {
 		}
 		b.add(
 			call.n, int64(call.ids), int64(call.recent), call.served, int64(call.first),
-			int64(call.last), flag(call.setFirst), flag(call.set), int64(call.attempt), flag(call.replied), int64(call.reply),
+			int64(call.last), flag(call.setFirst), flag(call.set), int64(call.attempt), flag(call.replied),
+			int64(call.reply),
 			flag(call.void),
 		)
 		for _, number := range call.behind {

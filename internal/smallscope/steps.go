@@ -137,7 +137,8 @@ func (s *search) quiet(w *world, i int, wake time.Time) error {
 			break
 		}
 		again, _, _ := c.queue.Clone(nil, nil)
-		send, fx := again.Next(nil, func() schedule.Moment { return m }, func() *schedule.Batch { return new(schedule.Batch) })
+		now, open := func() schedule.Moment { return m }, func() *schedule.Batch { return new(schedule.Batch) }
+		send, fx := again.Next(nil, now, open)
 		if len(send)+len(fx.Back) > 0 || fx.Spare != nil {
 			return s.violated("the queue of %s has something to do at %v, but wakes only at %v (zero: never)",
 				s.Clients[i].Name, s.Times[at], wake.Sub(Epoch))
