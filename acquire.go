@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
@@ -268,10 +269,9 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 // when the permits of that one are free, but also before: after pauses of about 10 ms at first and
 // 15 s at most, each twice as long as the one before. Another caller may have given permits back.
 // Then callers have no strict order. One that was too late when permits returned asks up to 5 ms
-// before those that wait for the first time.
-//
-// While a caller waits, a limiter with a keep-alive is kept as [Rate] says, if all limiters can be
-// asked in one step. Otherwise choose a KeepAlive that is longer than the waits of callers.
+// before those that wait for the first time. While it waits, one more call to each limiter keeps
+// those with a keep-alive, as [Rate] says; it is repeated after an interval and 500 ms, for a limiter
+// without keep-alive after 15 s.
 //
 // The errors are those of [Limiter.Acquire]. With [WithFailFast] for one of the limiters,
 // AcquireAll returns a *[NotInTimeError] as soon as a reply shows that it cannot have the permits
@@ -513,6 +513,7 @@ func (c *Client) waitInOrder(
 	for i, at := range order {
 		sizes[i], sorted[i] = permits[at], limiters[at]
 	}
+	stay := make([]time.Time, len(sorted)) // see pauseInOrder
 	missed := false // it was there when the permits returned, and was refused
 	for longest := firstPause; ; longest = min(2*longest, longestPause) {
 		found, err := c.askInOrder(ctx, operation, a, sizes, sorted)
@@ -538,10 +539,44 @@ func (c *Client) waitInOrder(
 			wait = polite
 		}
 		missed = missed || wait <= pause
-		if err := c.core.Pause(ctx, min(wait, pause)); err != nil {
+		if err := c.pauseInOrder(ctx, min(wait, pause), sorted, stay); err != nil {
 			return nil, fmt.Errorf("%s: %w", operation, err)
 		}
 	}
+}
+
+// pauseInOrder blocks for d. Meanwhile it keeps the limiters in Redis: stay has the times at which
+// they must be asked for that again; zero: at once. If such a call fails, the next round of the
+// caller tells why.
+func (c *Client) pauseInOrder(ctx context.Context, d time.Duration, limiters []*Limiter, stay []time.Time) error {
+	now := time.Now()
+	end := now.Add(d)
+	bounded, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+	for ; now.Before(end); now = time.Now() {
+		var calls sync.WaitGroup
+		for i, l := range limiters {
+			if now.Before(stay[i]) {
+				continue
+			}
+			calls.Go(func() {
+				switch kept, err := l.core.Stay(bounded); {
+				case err != nil:
+					stay[i] = end
+				case kept == 0:
+					stay[i] = now.Add(longestPause)
+				default:
+					stay[i] = now.Add(kept)
+				}
+			})
+		}
+		calls.Wait()
+		next := slices.MinFunc(append(stay, end), time.Time.Compare)
+		if err := c.core.Pause(ctx, time.Until(next)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // askInOrder asks one limiter after the other. If one refuses, or if the timeout ends while the

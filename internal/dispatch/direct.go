@@ -9,7 +9,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// Calls that grant nothing: they count what is free, give permits back, or set a rate.
+// Calls that grant nothing: they count what is free, keep a limiter, give permits back, or set a
+// rate.
 
 // Free counts expired permits back, and returns how many are free. With check it adds up the
 // records.
@@ -53,6 +54,17 @@ func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask proto
 	body := acquireBody{limiter: l, ask: &ask}
 	err := l.client.exchange.Do(ctx, t, &body, nil, l)
 	return body.reply, err
+}
+
+// Stay makes a call as for a caller that waits, which is refused whatever is free. Redis then keeps
+// the limiter for longer than the time returned; 0: it has no keep-alive.
+func (l *Limiter) Stay(ctx context.Context) (time.Duration, error) {
+	const all = 1 << 32 // more than any rate
+	ask := protocol.Ask{Groups: []protocol.Group{{Size: all}, {Size: 1, Count: 1}}, Strict: 2}
+	g, err := within(ctx, l, func(ctx context.Context) (protocol.Reply, error) {
+		return l.DoWithRetry(ctx, new(script.Attempts), ask)
+	})
+	return schedule.Kept(&g.Member), err
 }
 
 // Release gives n permits back that callers were granted: the oldest ones if granted is 0.

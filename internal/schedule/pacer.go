@@ -179,9 +179,7 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	p, since, together := &q.pacer, q.Since(m, g), time.Duration(0)
 	for i := range p.members {
 		one, of := &p.members[i], g.Of(i)
-		if one.kept = 0; of.Notes.Has(protocol.KeepAlive) {
-			one.kept = of.Interval + keepSlack
-		}
+		one.kept = Kept(of)
 		one.yieldUntil = one.share.Divide(of.Shared(), since, next.free.Sub(since), next.Of(i))
 		if next.FreeAt(i).After(since) { // else it is about a request behind next
 			together = max(together, of.Together)
@@ -198,6 +196,15 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 		at, cause = q.gather(next, at, cause)
 	}
 	p.set(m, at.Sub(m.Clock), cause)
+}
+
+// Kept returns how long a limiter stays at least after a call that refused a waiting request; 0: it
+// has no keep-alive.
+func Kept(of *protocol.Member) time.Duration {
+	if !of.Notes.Has(protocol.KeepAlive) {
+		return 0
+	}
+	return of.Interval + keepSlack
 }
 
 // rest lets the queue be due when it may ask for its first request, which the last batch left out.

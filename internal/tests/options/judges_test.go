@@ -364,8 +364,7 @@ func staysThere(tr *trace, c *call) string {
 		return "its limiter has no keep-alive"
 	case c.end < used+l.rate.KeepAlive:
 		return fmt.Sprintf("its limiter was used at %v", used)
-	// a caller that asks its limiters one after the other keeps none of them while it waits
-	case !tr.apart(c) && c.end > c.start+tr.slack(c):
+	case c.end > c.start+tr.slack(c):
 		return "it had waited"
 	}
 	return ""

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/proof"
+	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
@@ -638,24 +639,67 @@ func checkTurns(t *testing.T, what string, wants []*want, rates []rratelimiter.R
 }
 
 // A limiter with a keep-alive lives on while a caller waits for another one of its set, whatever
-// else is asked of it.
+// else is asked of it, and whether they are asked in one step or one after the other.
 func TestAcquireAllKeepsLimitersAlive(t *testing.T) {
-	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
-		p := b.Process()
-		short := p.RateLimiter("{t}short")
-		long := p.RateLimiter("{t}long", rratelimiter.WithRate(rratelimiter.PerMinute(2)))
-		rig.MustTrySet(t, short, rratelimiter.Rate{Permits: 5, Interval: time.Second, KeepAlive: 2 * time.Second}, true)
-		b.Granted("all of the other one", b.Try(long, 2), 0)
-		caller := acquireAll(b, 1, short, long)
-		calls := p.Wire.Calls()
-		b.SleepTo(30300 * ms)
-		b.Granted("another caller", b.Call(func(ctx context.Context) (bool, error) {
-			return b.Process().RateLimiter("{t}short").TryAcquire(ctx, 1)
-		}), 30300*ms)
-		b.SleepTo(61 * time.Second)
-		b.Granted("the caller", caller, time.Minute)
-		if n := p.Wire.Calls() - calls; n > 60 {
-			t.Errorf("%d calls in a minute", n)
+	for how, names := range map[string][2]string{
+		"in one step":                   {"{t}short", "{t}long"},
+		"in order, in front of another": {"a", "b"},
+		"in order, behind another":      {"b", "a"},
+	} {
+		rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+			p := b.Process()
+			short := p.RateLimiter(names[0])
+			long := p.RateLimiter(names[1], rratelimiter.WithRate(rratelimiter.PerMinute(2)))
+			rig.MustTrySet(t, short, rratelimiter.Rate{Permits: 5, Interval: time.Second, KeepAlive: 2 * time.Second}, true)
+			b.Granted("all of the other one", b.Try(long, 2), 0)
+			caller := acquireAll(b, 1, short, long)
+			calls := p.Wire.Calls()
+			b.SleepTo(30300 * ms)
+			b.Granted(how+": another caller", b.Call(func(ctx context.Context) (bool, error) {
+				return b.Process().RateLimiter(names[0]).TryAcquire(ctx, 1)
+			}), 30300*ms)
+			b.SleepTo(61 * time.Second)
+			if late := 10 * ms; !caller.OK || caller.At < time.Minute || caller.At > time.Minute+late {
+				t.Errorf("%s: the caller ended with %v at %v", how, caller.Err, caller.At)
+			}
+			if n := p.Wire.Calls() - calls; n > 100 {
+				t.Errorf("%s: %d calls in a minute", how, n)
+			}
+		})
+	}
+}
+
+// While a caller waits, Redis keeps each limiter of a set for more than its keep-alive, whichever
+// of them refuses.
+func TestEachLimiterOfASetIsKeptForItsCaller(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for how, rdb := range map[string]rratelimiter.Redis{
+			"in one step": s.Client(), "in order": struct{ rratelimiter.Redis }{s.Client()},
+		} {
+			t.Run(how, func(t *testing.T) {
+				r := rig.New(t, s)
+				r.Wipe()
+				c := rratelimiter.NewClient(rdb)
+				rate := rratelimiter.Rate{Permits: 5, Interval: 10 * time.Second, KeepAlive: 10 * time.Second}
+				limiters := make([]*rratelimiter.Limiter, 3)
+				for i, name := range []string{"a", "b", "c"} {
+					limiters[i] = c.RateLimiter(name)
+					rig.MustSet(t, limiters[i], rate)
+				}
+				rig.MustTry(t, limiters[1], 5, true)
+				ctx, leave := context.WithCancel(t.Context())
+				waited := make(chan error)
+				go func() { waited <- c.AcquireAll(ctx, 1, limiters...) }()
+				for _, l := range limiters {
+					rig.Soon(t, "limiter "+l.Name()+" is kept", func() bool {
+						return r.Redis.PTTL(t.Context(), l.Name()).Val() > rate.Interval+rate.Interval/100
+					})
+				}
+				leave()
+				if err := <-waited; !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			})
 		}
 	})
 }
