@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -376,5 +377,21 @@ func TestAPenaltyKnowsTheBoundOfADebt(t *testing.T) {
 		}
 		awaitUsed(t, r.Limiter("ratelimit:a"), 20)
 		awaitUsed(t, r.Limiter("ratelimit:a:counted"), 20)
+	})
+}
+
+// What exceeds the bound of a debt is logged as that, and not as a call that failed.
+func TestADebtAtItsBoundIsLogged(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r, book := rig.New(t, s), &logbook{}
+		guard := patient(Per(r.Client, "a", rratelimiter.PerMinute(10), nil, rratelimiter.WithMaxDebt(1)).CostAfter(costOf))
+		guard.Policy.Logger = book.logger()
+		wantCodes(t, guard.Middleware(answering), "192.0.2.1", "/200/100", 200)
+		var lines []string
+		rig.Soon(t, "a line", func() bool { lines = book.lines(); return len(lines) > 0 })
+		if got := lines[0]; !strings.Contains(got, "the debt of a limit is at its bound") ||
+			!strings.Contains(got, "19 of 99 permits counted") {
+			t.Error(got)
+		}
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/httplimit/rules"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
 // A field of the response has the cost of a request. Without a whole number in it, the request
@@ -55,4 +58,45 @@ func TestTheResponseTellsTheCost(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A request that costs 0 takes nothing before, and passes while a permit is free.
+func TestARequestMayCostNothingUntilItsResponse(t *testing.T) {
+	for _, permits := range []string{"rate: 100/h", "quota: 100/day"} {
+		t.Run(permits, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				guard := httplimit.New()
+				guard.Policy = &httplimit.Policy{Bound: 10 * time.Second}
+				file := filepath.Join(t.TempDir(), "limits.yaml")
+				text := "limits: {tokens: {key: all, " + permits + ", cost: 0, cost-after: X-Tokens-Used}}"
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				rdb := s.Client()
+				if err := rules.Watch(t.Context(), guard, file, rules.Config{Client: rratelimiter.NewClient(rdb)}); err != nil {
+					t.Fatal(err)
+				}
+				used := ""
+				handler := guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					if used != "" {
+						w.Header().Set("X-Tokens-Used", used)
+					}
+				}))
+				ask := func(cost string) string {
+					used = cost
+					w := httptest.NewRecorder()
+					handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+					return strconv.Itoa(w.Code) + " " + w.Header().Get("RateLimit")
+				}
+				for _, c := range []struct{ cost, then string }{
+					{"", `200 "tokens";r=100`}, {"60", `200 "tokens";r=40`}, {"100", `429 "tokens";r=0`},
+				} {
+					if got := ask(c.cost); !strings.HasPrefix(got, "200 ") {
+						t.Fatalf("%q before it costs %q", got, c.cost)
+					}
+					rig.Soon(t, c.then, func() bool { return strings.HasPrefix(ask(""), c.then) })
+				}
+			})
+		})
+	}
 }

@@ -364,7 +364,7 @@ func (p *parser) limit(name, node *yaml.Node) Limit {
 		l.Plans = p.plans(node)
 	}
 	if node := fields["cost"]; node != nil {
-		l.Cost = p.cost(node, l.rates()...)
+		l.Cost = p.cost(node, fields["cost-after"] != nil, l.rates()...)
 		if n := l.Quota.Permits; n > 0 && l.Cost > n {
 			p.fault(node.Line, "cost: %d is more than the quota %v", l.Cost, l.Quota)
 		}
@@ -617,15 +617,19 @@ func (p *parser) rateOrUnlimited(node *yaml.Node) rratelimiter.Rate {
 	return p.rate(node)
 }
 
-// cost parses a cost, which is at most the number of permits of each rate that is known.
-func (p *parser) cost(node *yaml.Node, rates ...rratelimiter.Rate) int64 {
+// cost parses a cost, which is at most the number of permits of each rate that is known. It is 0 only
+// if the response tells another one (after).
+func (p *parser) cost(node *yaml.Node, after bool, rates ...rratelimiter.Rate) int64 {
 	text, ok := p.value(node, "cost")
 	if !ok {
 		return 1
 	}
 	cost, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || cost < 1 {
-		p.fault(node.Line, "cost: %q is no whole number from 1 on", text)
+	switch {
+	case err == nil && cost == 0 && after:
+		return 0
+	case err != nil || cost < 1:
+		p.fault(node.Line, "cost: %q is no whole number from 1 on, or 0 with cost-after", text)
 		return 1
 	}
 	for _, rate := range rates {

@@ -331,7 +331,7 @@ func TestAllFaultsAreFound(t *testing.T) {
 	_, err := Parse("f", []byte("limits:\n  b: {rate: 1, cost: x}\n  a: 5\nexempt: x\n"))
 	want := `f:2: b: it has no field "key"; if all requests share one rate, write "key: all"
 f:2: b: rate: "1" is not of the form permits/interval, such as 100/s
-f:2: b: cost: "x" is no whole number from 1 on
+f:2: b: cost: "x" is no whole number from 1 on, or 0 with cost-after
 ` + "f:3: a: a limit must have fields, one a line: key, rate, plans, quota, from, time-zone, cost, " +
 		"cost-after, paths, methods, hosts, exempt, lease, penalty, shadow\n" + `f:4: exempt: "x" is neither an address nor a network such as 10.0.0.0/8`
 	if err == nil || err.Error() != want {

@@ -269,7 +269,7 @@ func (c Config) build(limits []Limit) []httplimit.Limit {
 			limitOf = c.quota
 		}
 		limit := limitOf(l)
-		if l.Cost > 1 {
+		if l.Cost != 1 {
 			limit = limit.Cost(func(*http.Request) int64 { return l.Cost })
 		}
 		if l.CostAfter != "" {
