@@ -270,8 +270,8 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 // 15 s at most, each twice as long as the one before. Another caller may have given permits back.
 // Then callers have no strict order. One that was too late when permits returned asks up to 5 ms
 // before those that wait for the first time. While it waits, one more call to each limiter keeps
-// those with a keep-alive, as [Rate] says; it is repeated after an interval and 500 ms, for a limiter
-// without keep-alive after 15 s.
+// those with a keep-alive, as [Rate] says; it is repeated after an interval and 500 ms, for a
+// limiter without keep-alive after 15 s.
 //
 // The errors are those of [Limiter.Acquire]. With [WithFailFast] for one of the limiters,
 // AcquireAll returns a *[NotInTimeError] as soon as a reply shows that it cannot have the permits

@@ -141,8 +141,9 @@ type LimiterOption struct {
 // fields are set, as by Redisson's trySetRate.
 //
 // Every acquiring method and AvailablePermits set the rate. Methods that only read, such as Config,
-// State and TTL, do not. If both WithRate and WithEnforcedRate are given, the last one counts. An
-// interval of r below ten times the d of [WithLease] or [WithGranularity] is [ErrInvalidOption].
+// State and TTL, do not. If both WithRate and WithEnforcedRate are given, the last one counts. It
+// cannot be combined with [WithLease] or [WithGranularity] if their d is more than a tenth of the
+// interval of r ([ErrInvalidOption]).
 func WithRate(r Rate) LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		s.Own, s.Enforced = r.protocol(), false
@@ -154,7 +155,8 @@ func WithRate(r Rate) LimiterOption {
 // Redis. Earlier grants still count, unless the Type changes. Two processes that enforce different
 // rates on one limiter overwrite each other's rate with each call, so only one owner should enforce
 // a rate. If a call has set r three times and another rate is stored again, the call is decided
-// under that other rate, and CallInfo.RateMismatch is true. With other options it is as [WithRate].
+// under that other rate, and CallInfo.RateMismatch is true. It cannot be combined with [WithLease]
+// or [WithGranularity] if their d is more than a tenth of the interval of r ([ErrInvalidOption]).
 func WithEnforcedRate(r Rate) LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		s.Own, s.Enforced = r.protocol(), true
@@ -212,8 +214,9 @@ func WithRecordPerRequest() LimiterOption {
 // frequent: a retry cannot find the permits of the earlier attempt if another call was stored in
 // the same record.
 //
-// It cannot be combined with [WithRecordPerRequest] or [WithLease] ([ErrInvalidOption]), and has no
-// effect with the format Redisson313. See docs/options.md#withgranularity.
+// It cannot be combined with [WithRecordPerRequest], [WithLease], or a shorter interval of
+// [WithRate] or [WithEnforcedRate] ([ErrInvalidOption]), and has no effect with the format
+// Redisson313. See docs/options.md#withgranularity.
 func WithGranularity(d time.Duration) LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {
@@ -234,8 +237,9 @@ func WithGranularity(d time.Duration) LimiterOption {
 // away, a lease grants until it ends.
 //
 // Near the full rate, while a caller waits, and beside Redisson, little or nothing is taken ahead.
-// It cannot be combined with [WithGranularity], [WithRecordPerRequest] or the format Redisson313
-// ([ErrInvalidOption]). See docs/guide/serve-from-memory.md.
+// It cannot be combined with [WithGranularity], [WithRecordPerRequest], the [WithRecordFormat] of
+// Redisson313, or a shorter interval of [WithRate] or [WithEnforcedRate] ([ErrInvalidOption]). See
+// docs/guide/serve-from-memory.md.
 func WithLease(d time.Duration) LimiterOption {
 	return LimiterOption{func(s *dispatch.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {

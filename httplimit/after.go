@@ -24,7 +24,8 @@ import (
 // Permits return only when their interval is over if the response takes longer, if the process ends
 // first, if Redis does not reply within 1 s (Policy.OnError gets the error), if this process
 // granted them (FailLocal), and if the limiter has no method Release, as those of package classic.
-// With rratelimiter.WithDenyCache, such a limit caches only its penalties.
+// With rratelimiter.WithDenyCache, such a limit caches only its penalties. With [Limit.Penalty], it
+// cannot be combined with [Shared].
 func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)
@@ -46,7 +47,8 @@ func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 // permit is free, and has its limits checked one by one.
 //
 // The limiter must have the method Charge, as those of the packages rratelimiter and classic have,
-// or each check fails with ErrInvalidOption. docs/options.md has FailLocal and other pairs.
+// or each check fails with ErrInvalidOption. With [Limit.Penalty], it cannot be combined with
+// [Shared]. docs/options.md has FailLocal and other pairs.
 func (l Limit) CostAfter(f func(status int, h http.Header) int64) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)

@@ -189,8 +189,8 @@ func limiterName(name, key string) string {
 // use the same limiter if it is a *rratelimiter.Limiter. The Claim has no Rate, so RateLimit-Policy
 // has no window (w), and FailLocal lets the requests pass while Redis is away: a
 // *rratelimiter.Limiter with rratelimiter.WithFallback decides instead. Shared panics if a
-// *rratelimiter.Limiter has an invalid option. A limit with CountIf or CostAfter and a Penalty
-// needs Per or PerFunc instead.
+// *rratelimiter.Limiter has an invalid option. With [Limit.Penalty], it cannot be combined with
+// [Limit.CountIf] or [Limit.CostAfter] (ErrInvalidOption at each check): use Per or PerFunc.
 func Shared(name string, limiter Allower) Limit {
 	mustBeValid(Claim{Name: name, Limiter: limiter})
 	return func(*http.Request) Claim { return Claim{Name: name, Limiter: limiter, Permits: 1} }

@@ -28,6 +28,7 @@ import (
 // limits (see the package), put the limit with the penalty last: a request takes the permits of the
 // limits before it for a moment, even if a later limit refuses it.
 //
+// With [Limit.CountIf] or [Limit.CostAfter], it cannot be combined with [Shared].
 // docs/options.md#of-a-guard-limitpenalty-beside-the-rest says what it does beside other options.
 // Penalty panics if the time is less than a millisecond.
 func (l Limit) Penalty(client *rratelimiter.Client, lasts time.Duration) Limit {

@@ -28,14 +28,18 @@ type Descriptor struct {
 	Value string // "": any value; a * in it stands for any text
 	// of a descriptor that ends with this entry; rratelimiter.Unlimited if HasRate is false, too
 	Rate    rratelimiter.Rate
-	HasRate bool  // false: the rule is only for descriptors with further entries
-	Quota   Quota // instead of Rate, of a rate for a month or a year; HasRate is true
-	Shadow  bool  // the descriptor is counted, but refuses no request
-	// the hits of the descriptor were used already: they count in full, free or not
+	HasRate bool // false: the rule is only for descriptors with further entries
+	// Instead of Rate, of a rate for a month or a year; HasRate is true. It cannot be combined with
+	// Lease.
+	Quota  Quota
+	Shadow bool // the descriptor is counted, but refuses no request
+	// The hits of the descriptor were used already: they count in full, free or not. It cannot be
+	// combined with Lease.
 	Postpaid bool
-	Shared   bool          // all values that match Value share one limiter
-	Lease    time.Duration // of rratelimiter.WithLease; 0: none
-	Name     string        // in responses, and for Replaces of other rules; "": none
+	Shared   bool // all values that match Value share one limiter
+	// Of rratelimiter.WithLease; 0: none. It cannot be combined with Postpaid, or with Quota.
+	Lease time.Duration
+	Name  string // in responses, and for Replaces of other rules; "": none
 	// the label of metrics has the value of the entry, or, with DetailedMetric, of all entries
 	ValueToMetric, DetailedMetric bool
 	// names of rules that do not apply to a request to which this rule applies

@@ -18,6 +18,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/rulefiles"
+	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
@@ -157,6 +158,76 @@ func TestAFileThatTheClientCannotServeIsRefused(t *testing.T) {
 		}
 		if _, err := ParseFile(file, []byte(c.text)); err != nil {
 			t.Errorf("%s%v", c.text, err)
+		}
+	}
+}
+
+// Of fields that are refused together, the documentation of each names the others. The fields from
+// and time-zone belong to a quota.
+func TestEachFieldSaysWhatItIsNotCombinedWith(t *testing.T) {
+	accepts := func(form string, others []string, values map[string][]string, set ...string) bool {
+		return slices.ContainsFunc(others, func(other string) bool {
+			texts := []string{other}
+			for _, field := range set {
+				var longer []string
+				for _, text := range texts {
+					for _, value := range values[field] {
+						if value != "false" && !strings.Contains(text, " "+field+":") {
+							longer = append(longer, text+", "+field+": "+value)
+						}
+					}
+				}
+				texts = longer
+			}
+			return slices.ContainsFunc(texts, func(text string) bool {
+				_, err := ParseFile("f", []byte(fmt.Sprintf(form, text)))
+				return err == nil
+			})
+		})
+	}
+	docs := rig.Docs(t, ".")
+	limits := map[string]string{}
+	for _, bullet := range strings.Split(docs[""], "\n  - ")[1:] {
+		field, text, _ := strings.Cut(bullet, ": ")
+		text, _, _ = strings.Cut(text, "\n\n")
+		limits[field] = text
+	}
+	descriptors := map[string]string{}
+	for _, field := range descriptorFields {
+		name := ""
+		for _, word := range strings.Split(field, "-") {
+			name += strings.ToUpper(word[:1]) + word[1:]
+		}
+		descriptors[field] = strings.ToLower(docs["Descriptor."+name])
+	}
+	for _, of := range []struct {
+		form   string
+		others []string // what a file needs beside some of the fields
+		fields []string
+		values map[string][]string
+		docs   map[string]string
+	}{
+		{
+			"limits: {a: {%s}}", []string{"key: all", "key: all, rate: 5/s", "key: all, quota: 5/day"},
+			[]string{"rate", "plans", "quota", "cost", "cost-after", "lease", "penalty", "shadow"}, rulefiles.Limit, limits,
+		},
+		{
+			"domains: {d: [{%s}, {key: b, name: one, rate: 1/s}]}",
+			[]string{"key: k", "key: k, rate: 5/s", "key: k, rate: 5/s, value: 'a*'", "key: k, value: 'a*'"},
+			[]string{"value", "rate", "postpaid", "shadow", "shared", "lease", "name", "value-to-metric", "detailed-metric"},
+			rulefiles.Descriptor, descriptors,
+		},
+	} {
+		sets := rig.Refused(of.fields, func(set ...string) bool { return !accepts(of.form, of.others, of.values, set...) })
+		if len(sets) == 0 {
+			t.Errorf("%s: nothing is refused", of.form)
+		}
+		for _, set := range sets {
+			for i, one := range set {
+				if others := slices.Delete(slices.Clone(set), i, i+1); !rig.SaysNotWith(of.docs[one], others...) {
+					t.Errorf("%s: the documentation of %s does not say that it cannot be combined with %v", of.form, one, others)
+				}
+			}
 		}
 	}
 }

@@ -40,24 +40,25 @@
 //     list.
 //   - rate: in the format of rratelimiter.ParseRate: 100/s, 5/250ms, 1000/h, 5/week. 0/s refuses
 //     every request. The suffix "per client" is an error. A month and a year have no fixed length,
-//     so 20000/month and 5/year are quotas.
+//     so 20000/month and 5/year are quotas. It cannot be combined with quota.
 //   - plans: other rates, by the value of a header field: "plans: {header: X-Plan, rates: {pro:
 //     600/m, internal: unlimited}}". Requests without one of these values have the field rate. The
 //     rate belongs to the key of a request: all requests with the same key should have the same
 //     value. Clients can send any header field, so a gateway or a middleware before the guard must
-//     set this one.
+//     set this one. It cannot be combined with quota.
 //   - quota: instead of a rate, permits for a whole day, week, month or year of the calendar:
 //     1000/day, 20000/month, at most 9007199254740991 (2^53 - 1). They return together at its end,
 //     at midnight by time-zone (default: UTC), such as Europe/Berlin. A week begins on the weekday
 //     from (default: monday), a month on the day from (default: 1), such as a billing date, and a
 //     year with the month from (default: january). classic.Quota in the root of the module counts
-//     it.
+//     it. It cannot be combined with rate, plans or lease. It cannot be combined with both
+//     cost-after and penalty.
 //   - cost: the number of permits that each request takes: from 1 (the default) to the permits of
-//     each rate.
-//   - cost-after: the name of a field in the header of the response, such as X-Tokens-Used, that
-//     has the cost of the request: see httplimit.Limit.CostAfter. The request takes the field cost
-//     before. This stays its cost if the response has no such field, or no whole number in it. A
-//     quota with a penalty cannot have it.
+//     each rate. With cost-after it can be 0: the request then passes while a permit is free.
+//   - cost-after: the name of a field in the header of the response, such as X-Tokens-Used, that has
+//     the cost of the request: see httplimit.Limit.CostAfter. The request takes the field cost
+//     before. This stays its cost if the response has no such field, or no whole number in it. It
+//     cannot be combined with both quota and penalty.
 //   - paths: the limit applies to these paths, with or without a final slash. If a path in the file
 //     ends with a slash, the limit also applies to all paths below it. It applies to all spellings:
 //     if servers can read several paths in the path of a request, such as "/x/..;/search", to each
@@ -69,10 +70,11 @@
 //     requests for others. Default: all hosts.
 //   - lease: permits are taken ahead of demand for up to this time, and requests decided from
 //     memory, as with rratelimiter.WithLease: at most a tenth of the interval of each rate.
-//     Default: none.
+//     It cannot be combined with quota. Default: none.
 //   - penalty: after the limit has refused a key, the key stays refused for this time, such as 10m,
 //     as with httplimit.Limit.Penalty, which says what it means beside lease and shadow. A request
-//     with another plan has the same penalty, unless its rate is unlimited. Default: none.
+//     with another plan has the same penalty, unless its rate is unlimited. It cannot be
+//     combined with both quota and cost-after. Default: none.
 //   - shadow: true lets the limit count what it would refuse, and refuse nothing, as with
 //     httplimit.Limit.Shadow.
 //   - exempt: the limit does not apply to clients with these addresses or networks. Config.Addr

@@ -58,7 +58,7 @@ var (
 		"replaces": {"one", "[one, two]", "none"},
 
 		"value-to-metric": {"true", "maybe"},
-		"detailed-metric": {"false", "maybe"},
+		"detailed-metric": {"false", "true", "maybe"},
 	}
 )
 

@@ -1,6 +1,7 @@
 package options
 
 import (
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -271,6 +272,44 @@ func TestEveryOptionHasARow(t *testing.T) {
 	for name := range rows {
 		if !found[name] {
 			t.Errorf("%s has a row and is no option", name)
+		}
+	}
+}
+
+// TestEachOptionSaysWhatItIsNotCombinedWith: of two options that are refused together, the godoc of
+// each names the other.
+func TestEachOptionSaysWhatItIsNotCombinedWith(t *testing.T) {
+	client := rratelimiter.NewClient(rig.RefusingClient(t))
+	refuses := func(s settings, names ...string) bool {
+		s.rows = names
+		return errors.Is(rig.OptionsError(client.RateLimiter("rl", s.options()...)), rratelimiter.ErrInvalidOption)
+	}
+	docs, names := rig.Docs(t, "../../.."), []string{}
+	for _, r := range limiterRows {
+		names = append(names, r.name)
+	}
+	sets := rig.Refused(names, func(set ...string) bool {
+		for _, format := range rig.Formats {
+			for _, part := range []time.Duration{ms, 100 * ms, 101 * ms} {
+				s := settings{
+					rate: rratelimiter.PerSecond(10), granularity: part, lease: part, format: format, cached: 1, debt: 1, fraction: 1,
+				}
+				alone := slices.ContainsFunc(set, func(one string) bool { return refuses(s, one) })
+				if !alone && refuses(s, set...) {
+					return true
+				}
+			}
+		}
+		return false
+	})
+	if len(sets) == 0 {
+		t.Fatal("nothing is refused")
+	}
+	for _, set := range sets {
+		for i, one := range set {
+			if others := slices.Delete(slices.Clone(set), i, i+1); !rig.SaysNotWith(docs[one], others...) {
+				t.Errorf("the godoc of %s does not say that it cannot be combined with %v", one, others)
+			}
 		}
 	}
 }
