@@ -29,7 +29,7 @@ import (
 //	go test ./envoylimit -run Stories -rapid.checks 100000 -rapid.seed 0 -timeout 2h
 
 // Each field of a rule and of a request is drawn: a new one needs a place in domain, or in
-// drawRequest. Postpaid is not: postpaid_test.go has its tests.
+// drawRequest.
 func TestStoriesHaveEachField(t *testing.T) {
 	for of, drawn := range map[reflect.Type]string{
 		reflect.TypeFor[rules.Descriptor]():              "Key Value Rate HasRate Quota Shadow Postpaid Shared Lease Name ValueToMetric DetailedMetric Replaces Following",
@@ -55,6 +55,7 @@ type domain struct {
 	any, some, next int64
 	wild            bool
 	shadow, lease   bool // of the rule for any value
+	postpaid        bool // of that rule, if it has no lease
 	replaces        bool // the rule for a* replaces that for any value
 }
 
@@ -81,6 +82,9 @@ func (d domain) rules() string {
 	if d.lease {
 		text += ", lease: 100ms"
 	}
+	if d.postpaid {
+		text += ", postpaid: true"
+	}
 	text += "}\n"
 	if d.wild {
 		text += fmt.Sprintf("    - {key: k, value: 'a*', shared: true, rate: %d/UNIT", d.some)
@@ -99,6 +103,7 @@ type asked struct {
 	interval time.Duration
 	hits     uint64
 	shadow   bool
+	postpaid bool
 }
 
 const override = 3 // requests per unit
@@ -121,7 +126,7 @@ func (d domain) asked(r *ratelimitv3.RateLimitRequest) (all []asked) {
 			a.limiter, a.rate = "some", d.some
 			replaced = replaced || d.replaces
 		case first == "k":
-			a.limiter, a.rate, a.shadow = "any "+value, d.any, d.shadow
+			a.limiter, a.rate, a.shadow, a.postpaid = "any "+value, d.any, d.shadow, d.postpaid
 		case len(one.Entries) == 2:
 			a.limiter, a.rate = "next "+value+one.Entries[1].Value, d.next
 		}
@@ -168,18 +173,45 @@ type take struct {
 	permits int64
 }
 
-// A model is a sliding window for each limiter.
+// A model is a sliding window for each limiter. A debt is permits that count from a later time on.
 type model map[string][]take
 
-func (m model) fits(limiter string, a asked, now time.Time) bool {
-	used := int64(0)
+func (m model) free(limiter string, a asked, now time.Time) int64 {
+	free := a.rate
 	for _, t := range m[limiter] {
 		if now.Sub(t.at) < a.interval {
-			used += t.permits
+			free -= t.permits
 		}
 	}
+	return free
+}
+
+func (m model) fits(limiter string, a asked, now time.Time) bool {
 	needs := max(1, a.hits) // 0 hits ask whether a permit is free
-	return needs <= uint64(a.rate) && used+int64(needs) <= a.rate
+	if a.postpaid {
+		needs = 1
+	}
+	return needs <= uint64(a.rate) && int64(needs) <= m.free(limiter, a, now)
+}
+
+// charge counts all hits, up to a debt of ten intervals: each permit from the time at which it is
+// free.
+func (m model) charge(limiter string, a asked, now time.Time) {
+	left := min(int64(a.hits), m.free(limiter, a, now)+10*a.rate)
+	for at := now; left > 0; {
+		if n := min(left, m.free(limiter, a, at)); n > 0 {
+			m[limiter] = append(m[limiter], take{at, n})
+			left -= n
+			continue
+		}
+		next := time.Time{} // when the next permits return
+		for _, t := range m[limiter] {
+			if back := t.at.Add(a.interval); back.After(at) && (next.IsZero() || back.Before(next)) {
+				next = back
+			}
+		}
+		at = next
+	}
 }
 
 // decide returns whether a request is over a limit. If it is not, its permits are taken.
@@ -193,16 +225,15 @@ func (m model) decide(domain string, all []asked, now time.Time) (over bool) {
 		over = over || !a.shadow && !m.fits(limiter, a, now)
 	}
 	for limiter, a := range sums {
-		if m.fits(limiter, a, now) && (a.shadow || !over) {
+		if a.postpaid {
+			m.charge(limiter, a, now)
+		} else if m.fits(limiter, a, now) && (a.shadow || !over) {
 			m[limiter] = append(m[limiter], take{now, int64(a.hits)})
 		}
 	}
 	return over
 }
 
-// A request is over the limit exactly if its descriptors together ask a limiter for more than is
-// free, and then it takes nothing. A valid request gets no error, unless a limit applies and Redis
-// fails: then it takes nothing, either.
 // Failures are the errors that a policy was told. Calls can tell them after their request has
 // ended.
 type failures struct {
@@ -225,6 +256,10 @@ func (f *failures) take() []error {
 	return all
 }
 
+// A request is over the limit exactly if its descriptors together ask a limiter for more than is
+// free, and then it takes nothing. Postpaid hits always count, and are over the limit if no permit
+// was free before. A valid request gets no error, unless a limit applies and Redis fails: then it
+// takes nothing, either.
 func TestStories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rate := rapid.SampledFrom([]int64{1, 2, 3, 0, 10})
@@ -233,6 +268,7 @@ func TestStories(t *testing.T) {
 		d.some, d.next = rate.Draw(rt, "rate of a*"), rate.Draw(rt, "rate of k2")
 		d.wild, d.shadow = rapid.Bool().Draw(rt, "a*"), rapid.IntRange(0, 3).Draw(rt, "shadow") == 3
 		d.lease = rapid.IntRange(0, 3).Draw(rt, "lease") == 3
+		d.postpaid = !d.lease && rapid.IntRange(0, 2).Draw(rt, "postpaid") == 2
 		d.replaces = d.wild && rapid.Bool().Draw(rt, "replaces")
 		s := limittest.Start()
 		defer s.Close()
@@ -250,8 +286,11 @@ func TestStories(t *testing.T) {
 		for i := range rapid.IntRange(1, 6).Draw(rt, "requests") {
 			unit := intervals[d.unit]
 			pauses := []time.Duration{0, time.Millisecond, unit / 2, unit - time.Millisecond, unit}
-			if d.lease { // its permits may return late by 125 ms
+			switch {
+			case d.lease: // its permits may return late by 125 ms
 				pauses = []time.Duration{0, unit/2 + 200*time.Millisecond, 2 * unit}
+			case d.postpaid: // permits of a debt that return within an eighth of the interval return together
+				pauses = []time.Duration{0, unit / 2, unit, 5 * unit}
 			}
 			s.Advance(rapid.SampledFrom(pauses).Draw(rt, "pause"))
 			r := drawRequest(rt, d)
