@@ -514,7 +514,7 @@ func (c *Client) waitInOrder(
 		sizes[i], sorted[i] = permits[at], limiters[at]
 	}
 	stay := make([]time.Time, len(sorted)) // see pauseInOrder
-	missed := false // it was there when the permits returned, and was refused
+	missed := false                        // it was there when the permits returned, and was refused
 	for longest := firstPause; ; longest = min(2*longest, longestPause) {
 		found, err := c.askInOrder(ctx, operation, a, sizes, sorted)
 		if err != nil {

@@ -384,7 +384,8 @@ func TestAPenaltyKnowsTheBoundOfADebt(t *testing.T) {
 func TestADebtAtItsBoundIsLogged(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r, book := rig.New(t, s), &logbook{}
-		guard := patient(Per(r.Client, "a", rratelimiter.PerMinute(10), nil, rratelimiter.WithMaxDebt(1)).CostAfter(costOf))
+		guard := patient(Per(r.Client, "a", rratelimiter.PerMinute(10), nil, rratelimiter.WithMaxDebt(1)).CostAfter(
+			costOf))
 		guard.Policy.Logger = book.logger()
 		wantCodes(t, guard.Middleware(answering), "192.0.2.1", "/200/100", 200)
 		var lines []string

@@ -558,7 +558,8 @@ func (p *Policy) report(ctx context.Context, errs ...error) {
 		case wrong:
 			p.logger().ErrorContext(ctx, "a limit is configured wrongly", "error", err)
 		case errors.Is(err, rratelimiter.ErrDebtBound):
-			p.logger().WarnContext(ctx, "the debt of a limit is at its bound, and what exceeds it does not count", "error", err)
+			p.logger().WarnContext(ctx, "the debt of a limit is at its bound, and what exceeds it does not count",
+				"error", err)
 		default:
 			p.logger().WarnContext(ctx, "permits could be neither given back nor corrected", "error", err)
 		}

@@ -73,7 +73,8 @@ func TestARequestMayCostNothingUntilItsResponse(t *testing.T) {
 					t.Fatal(err)
 				}
 				rdb := s.Client()
-				if err := rules.Watch(t.Context(), guard, file, rules.Config{Client: rratelimiter.NewClient(rdb)}); err != nil {
+				if err := rules.Watch(t.Context(), guard, file,
+					rules.Config{Client: rratelimiter.NewClient(rdb)}); err != nil {
 					t.Fatal(err)
 				}
 				used := ""

@@ -209,23 +209,29 @@ func TestEachFieldSaysWhatItIsNotCombinedWith(t *testing.T) {
 	}{
 		{
 			"limits: {a: {%s}}", []string{"key: all", "key: all, rate: 5/s", "key: all, quota: 5/day"},
-			[]string{"rate", "plans", "quota", "cost", "cost-after", "lease", "penalty", "shadow"}, rulefiles.Limit, limits,
+			[]string{"rate", "plans", "quota", "cost", "cost-after", "lease", "penalty", "shadow"}, rulefiles.Limit,
+			limits,
 		},
 		{
 			"domains: {d: [{%s}, {key: b, name: one, rate: 1/s}]}",
 			[]string{"key: k", "key: k, rate: 5/s", "key: k, rate: 5/s, value: 'a*'", "key: k, value: 'a*'"},
-			[]string{"value", "rate", "postpaid", "shadow", "shared", "lease", "name", "value-to-metric", "detailed-metric"},
+			[]string{
+				"value", "rate", "postpaid", "shadow", "shared", "lease", "name", "value-to-metric", "detailed-metric",
+			},
 			rulefiles.Descriptor, descriptors,
 		},
 	} {
-		sets := rig.Refused(of.fields, func(set ...string) bool { return !accepts(of.form, of.others, of.values, set...) })
+		sets := rig.Refused(of.fields, func(set ...string) bool {
+			return !accepts(of.form, of.others, of.values, set...)
+		})
 		if len(sets) == 0 {
 			t.Errorf("%s: nothing is refused", of.form)
 		}
 		for _, set := range sets {
 			for i, one := range set {
 				if others := slices.Delete(slices.Clone(set), i, i+1); !rig.SaysNotWith(of.docs[one], others...) {
-					t.Errorf("%s: the documentation of %s does not say that it cannot be combined with %v", of.form, one, others)
+					t.Errorf("%s: the documentation of %s does not say that it cannot be combined with %v",
+						of.form, one, others)
 				}
 			}
 		}

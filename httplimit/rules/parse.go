@@ -617,8 +617,8 @@ func (p *parser) rateOrUnlimited(node *yaml.Node) rratelimiter.Rate {
 	return p.rate(node)
 }
 
-// cost parses a cost, which is at most the number of permits of each rate that is known. It is 0 only
-// if the response tells another one (after).
+// cost parses a cost, which is at most the number of permits of each rate that is known. It is 0
+// only if the response tells another one (after).
 func (p *parser) cost(node *yaml.Node, after bool, rates ...rratelimiter.Rate) int64 {
 	text, ok := p.value(node, "cost")
 	if !ok {

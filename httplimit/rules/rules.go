@@ -55,8 +55,8 @@
 //     cost-after and penalty.
 //   - cost: the number of permits that each request takes: from 1 (the default) to the permits of
 //     each rate. With cost-after it can be 0: the request then passes while a permit is free.
-//   - cost-after: the name of a field in the header of the response, such as X-Tokens-Used, that has
-//     the cost of the request: see httplimit.Limit.CostAfter. The request takes the field cost
+//   - cost-after: the name of a field in the header of the response, such as X-Tokens-Used, that
+//     has the cost of the request: see httplimit.Limit.CostAfter. The request takes the field cost
 //     before. This stays its cost if the response has no such field, or no whole number in it. It
 //     cannot be combined with both quota and penalty.
 //   - paths: the limit applies to these paths, with or without a final slash. If a path in the file

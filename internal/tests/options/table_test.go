@@ -292,7 +292,13 @@ func TestEachOptionSaysWhatItIsNotCombinedWith(t *testing.T) {
 		for _, format := range rig.Formats {
 			for _, part := range []time.Duration{ms, 100 * ms, 101 * ms} {
 				s := settings{
-					rate: rratelimiter.PerSecond(10), granularity: part, lease: part, format: format, cached: 1, debt: 1, fraction: 1,
+					rate:        rratelimiter.PerSecond(10),
+					granularity: part,
+					lease:       part,
+					format:      format,
+					cached:      1,
+					debt:        1,
+					fraction:    1,
 				}
 				alone := slices.ContainsFunc(set, func(one string) bool { return refuses(s, one) })
 				if !alone && refuses(s, set...) {

@@ -39,7 +39,8 @@ func Docs(t *testing.T, folder string) map[string]string {
 			case *ast.FuncDecl:
 				of := ""
 				if d.Recv != nil {
-					of = strings.TrimPrefix(string(text[d.Recv.List[0].Type.Pos()-1:d.Recv.List[0].Type.End()-1]), "*") + "."
+					of = strings.TrimPrefix(string(text[d.Recv.List[0].Type.Pos()-1:d.Recv.List[0].Type.End()-1]),
+						"*") + "."
 				}
 				docs[of+d.Name.Name] = d.Doc.Text()
 			case *ast.GenDecl:
