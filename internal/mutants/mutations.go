@@ -1142,6 +1142,8 @@ var mutations = []mutation{
 	},
 	{file: "acquire.go", why: "one after the other, a request stays queued at a limiter beyond its timeout",
 		old: "Fresh: fresh, Until: a.Until, Source:", new: "Fresh: fresh, Source:"},
+	{file: "acquire.go", why: "one after the other, limiters are kept only at the beginning of a pause",
+		old: "stay[i] = now.Add(kept)", new: "stay[i] = end"},
 	{file: "acquire.go", why: "one after the other, a caller lets others be first beyond its timeout",
 		old: "now.Add(polite).Before(a.Until)", new: "now.Add(wait).Before(a.Until)"},
 	{file: "internal/dispatch/wake.go", why: "a caller that asks several limiters in order pauses on when the redis client is closed",
