@@ -173,21 +173,34 @@ func (a *ask) per() rratelimiter.Rate {
 	return rratelimiter.Rate{Permits: a.quota.Permits, Interval: month}
 }
 
+// A limiterKey tells the limiters of rates apart.
+type limiterKey struct {
+	domain, key string
+	rate        rratelimiter.Rate
+	lease       time.Duration
+}
+
 // claim returns the claim of a sum.
 func (s *Service) claim(domain string, a ask) httplimit.Claim {
-	domain = names.Escape(domain)
 	if most := a.per().Permits; most == 0 || a.takes() && a.hits > most {
 		return httplimit.Claim{Name: a.label, Limiter: never{most}, Permits: 1, Rate: a.rate}
 	}
 	if a.quota.Period != "" {
-		counter := a.quota.Limiter(s.client, "ratelimit:"+a.key+":"+domain, s.quotas...)
+		counter := a.quota.Limiter(s.client, "ratelimit:"+a.key+":"+names.Escape(domain), s.quotas...)
 		return httplimit.Claim{Name: a.label, Limiter: counter, Permits: a.hits}
 	}
-	var opts []rratelimiter.LimiterOption
-	if a.rule != nil && a.rule.Lease > 0 {
-		opts = append(opts, rratelimiter.WithLease(a.rule.Lease))
+	k := limiterKey{domain, a.key, a.rate, 0}
+	if a.rule != nil {
+		k.lease = a.rule.Lease
 	}
-	c := httplimit.Named(s.client, domain, a.key, a.rate, opts...)
+	c := *s.known.Get(k, func() *httplimit.Claim {
+		var opts []rratelimiter.LimiterOption
+		if k.lease > 0 {
+			opts = append(opts, rratelimiter.WithLease(k.lease))
+		}
+		c := httplimit.Named(s.client, names.Escape(domain), k.key, k.rate, opts...)
+		return &c
+	})
 	c.Name, c.Permits = a.label, a.hits
 	return c
 }
@@ -206,7 +219,8 @@ func (s *sum) never() bool { return s.claim.Limiter == never{s.per().Permits} }
 // claim, which is the first. If one refuses in any case, the others that take permits are not
 // checked.
 func enforced(sums []*sum) ([]httplimit.Claim, *charge) {
-	var claims, refusing []httplimit.Claim
+	claims := make([]httplimit.Claim, 1, 1+len(sums))
+	var refusing []httplimit.Claim
 	var apartOf []*sum
 	for _, s := range sums {
 		switch {
@@ -220,10 +234,11 @@ func enforced(sums []*sum) ([]httplimit.Claim, *charge) {
 		}
 	}
 	if refusing != nil {
-		claims = refusing
+		claims = append(claims[:1], refusing...)
 	}
-	first, charge := apart(apartOf...)
-	return append([]httplimit.Claim{first}, claims...), charge
+	var charge *charge
+	claims[0], charge = apart(apartOf...)
+	return claims, charge
 }
 
 // note takes the answer for the sum from a decision.

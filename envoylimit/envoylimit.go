@@ -90,6 +90,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/classic"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/httplimit/rules"
+	"github.com/rratelimiter/rratelimiter/internal/recent"
 	"github.com/rratelimiter/rratelimiter/internal/response"
 )
 
@@ -105,6 +106,7 @@ type Service struct {
 	// for descriptors that refuse requests, and for those of rules with shadow
 	policy, shadow *httplimit.Policy
 	domains        atomic.Pointer[map[string]*rule]
+	known          recent.Values[limiterKey, httplimit.Claim]
 }
 
 // New returns a service without domains, which limits nothing. client makes the limiters. Its

@@ -330,6 +330,29 @@ func TestAPolicyWithShadow(t *testing.T) {
 	}
 }
 
+// A limiter is made once, for all requests that have it.
+func TestRequestsShareALimiter(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		made := 0
+		count := func(name string) string {
+			made++
+			return name
+		}
+		e := serve(t, s, "domains: {shop: [{key: user, rate: 9/h}]}", rratelimiter.WithNameMapper(count))
+		for i := range 3 {
+			e.send(to("shop", of("user=ann")), fmt.Sprintf("OK: OK %d of 9/HOUR in 1h0m0s", 8-i))
+		}
+		if made != 1 {
+			t.Errorf("%d limiters", made)
+		}
+		e.load("domains: {shop: [{key: user, rate: 10/h}]}")
+		e.send(to("shop", of("user=ann")), "OK: OK 6 of 10/HOUR in 1h0m0s")
+		if made != 2 {
+			t.Errorf("with a new rate: %d limiters", made)
+		}
+	})
+}
+
 // The calls to Redis that requests need: one for all descriptors of a request, none with a lease or
 // from the deny cache.
 func TestCallsToRedis(t *testing.T) {

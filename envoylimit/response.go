@@ -1,10 +1,10 @@
 package envoylimit
 
 import (
-	"maps"
 	"math"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -21,18 +21,22 @@ import (
 // response returns the response to a request, by the decision on the descriptors that can refuse
 // it.
 func (s *Service) response(asks []ask, d httplimit.Decision) *ratelimitv3.RateLimitResponse {
-	r := &ratelimitv3.RateLimitResponse{OverallCode: codeOf(!d.Outcome.Passed())}
+	r := &ratelimitv3.RateLimitResponse{
+		OverallCode: codeOf(!d.Outcome.Passed()),
+		Statuses:    make([]*ratelimitv3.RateLimitResponse_DescriptorStatus, len(asks)),
+	}
 	for i := range asks {
-		r.Statuses = append(r.Statuses, asks[i].status())
+		r.Statuses[i] = asks[i].status()
 	}
 	if s.policy.Shadow {
 		return r
 	}
 	h := http.Header{}
 	d.Describe(h)
-	for _, name := range slices.Sorted(maps.Keys(h)) {
-		r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &corev3.HeaderValue{Key: name, Value: h[name][0]})
+	for name, values := range h {
+		r.ResponseHeadersToAdd = append(r.ResponseHeadersToAdd, &corev3.HeaderValue{Key: name, Value: values[0]})
 	}
+	slices.SortFunc(r.ResponseHeadersToAdd, func(a, b *corev3.HeaderValue) int { return strings.Compare(a.Key, b.Key) })
 	return r
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/recent"
 )
 
 // limit.go defines the claims of a request: permits and limiter. policy.go decides on claims.
@@ -162,7 +163,7 @@ func named(
 		rate.KeepAlive = max(rate.Interval, 2*rate.Interval, time.Minute)
 	}
 	c := Claim{Name: name, Key: key, Permits: 1, Rate: rate}
-	c.Limiter = known.get(limiterKey{key, rate}, func() *rratelimiter.Limiter {
+	c.Limiter = known.Get(limiterKey{key, rate}, func() *rratelimiter.Limiter {
 		return client.RateLimiter(limiterName(name, key),
 			append([]rratelimiter.LimiterOption{rratelimiter.WithEnforcedRate(rate)}, opts...)...)
 	})
@@ -175,7 +176,7 @@ type limiterKey struct {
 	rate rratelimiter.Rate
 }
 
-type limiters = recent[limiterKey, rratelimiter.Limiter]
+type limiters = recent.Values[limiterKey, rratelimiter.Limiter]
 
 // limiterName returns the name of the limiter of a limit and a key.
 func limiterName(name, key string) string {

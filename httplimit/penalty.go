@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/recent"
 )
 
 // penalty.go refuses a key for a time after its limit has refused one of its requests in the end.
@@ -35,11 +36,11 @@ func (l Limit) Penalty(client *rratelimiter.Client, lasts time.Duration) Limit {
 	rate := rratelimiter.Rate{Permits: 1, Interval: lasts}
 	mustBeValid(Named(client, "penalty", "", rate))
 	type limitKey struct{ name, key string }
-	known := &recent[limitKey, penalty]{}
+	known := &recent.Values[limitKey, penalty]{}
 	return func(r *http.Request) Claim {
 		claim := l(r)
 		if !claim.unlimited() {
-			claim.penalty = known.get(limitKey{claim.Name, claim.Key}, func() *penalty {
+			claim.penalty = known.Get(limitKey{claim.Name, claim.Key}, func() *penalty {
 				return newPenalty(client, rate, claim)
 			})
 		}
