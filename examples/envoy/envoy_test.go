@@ -27,7 +27,12 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	if address := os.Getenv(stubEnv); address != "" {
+		(&stub{address: address}).serve()
+	}
+	redistest.Main(m)
+}
 
 const (
 	envoyEnv = "RRATELIMITER_ENVOY" // names another binary than the one of scripts/deps
@@ -35,7 +40,7 @@ const (
 )
 
 // findEnvoy returns the path of Envoy.
-func findEnvoy(t *testing.T) string {
+func findEnvoy(t testing.TB) string {
 	t.Helper()
 	path := os.Getenv(envoyEnv)
 	if path == "" {
@@ -54,7 +59,7 @@ func findEnvoy(t *testing.T) string {
 
 // A world has Envoy, rrl rls, Redis, and the service behind Envoy.
 type world struct {
-	*testing.T
+	testing.TB
 	redis      *redistest.Server
 	program    string // path of rrl
 	rules      string // file
@@ -69,9 +74,8 @@ type world struct {
 // start starts everything with the files of this folder, with other ports. If patient, Envoy waits
 // long for rrl rls.
 func start(t *testing.T, program string, patient bool, safe *redistest.TLS) *world {
-	binary := findEnvoy(t)
 	w := &world{
-		T: t, program: program, redis: redistest.Real(t), rlsAddress: redistest.Nowhere(t), tls: safe,
+		TB: t, program: program, redis: redistest.Real(t), rlsAddress: redistest.Nowhere(t), tls: safe,
 		rules: filepath.Join(t.TempDir(), "rules.yaml"),
 	}
 	service := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -86,22 +90,32 @@ func start(t *testing.T, program string, patient bool, safe *redistest.TLS) *wor
 	w.write("192.0.2.7", banned)
 	w.startRls()
 
+	w.startEnvoy(1, func() string { return w.config(service.Listener.Addr().String(), patient) }, w.decides)
+	return w
+}
+
+// startEnvoy starts Envoy with a configuration, which has the address w.envoy, and waits until it
+// is up.
+func (w *world) startEnvoy(workers int, config func() string, up func() bool) *exec.Cmd {
+	w.Helper()
+	binary := findEnvoy(w)
 	for try := 1; ; try++ {
-		w.envoy = redistest.Nowhere(t)
+		w.envoy = redistest.Nowhere(w)
 		var output bytes.Buffer
 		cmd := exec.CommandContext(
-			t.Context(), binary, "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning",
+			w.Context(), binary, "--disable-hot-restart", "--concurrency", strconv.Itoa(workers), "--log-level",
+			"warning",
 			"--config-yaml",
-			w.config(service.Listener.Addr().String(), patient),
+			config(),
 		)
 		cmd.Stdout, cmd.Stderr = &output, &output
 		ended := w.run(cmd)
-		w.await(func() bool { return w.decides() || isClosed(ended) })
+		w.await(func() bool { return up() || isClosed(ended) })
 		if !isClosed(ended) {
-			return w
+			return cmd
 		}
 		if !strings.Contains(output.String(), "cannot bind") || try == 10 {
-			t.Fatalf("Envoy has ended:\n%s", output.String())
+			w.Fatalf("Envoy has ended:\n%s", output.String())
 		}
 	}
 }
@@ -152,13 +166,9 @@ func (w *world) config(service string, patient bool) string {
 	if err != nil {
 		w.Fatal(err)
 	}
-	port := func(address string) string {
-		_, port, _ := net.SplitHostPort(address) // of a listener
-		return "port_value: " + port + "}"
-	}
-	config := w.replaced(string(text),
-		"port_value: 10000}", port(w.envoy), "port_value: 8080}", port(service), "port_value: 8081}",
-		port(w.rlsAddress))
+	config := w.replaced(string(text), "port_value: 10000}", "port_value: "+port(w.envoy)+"}",
+		"port_value: 8080}", "port_value: "+port(service)+"}", "port_value: 8081}",
+		"port_value: "+port(w.rlsAddress)+"}")
 	if patient {
 		config = w.replaced(config, "timeout: 0.1s", "timeout: 60s")
 	}
@@ -182,6 +192,12 @@ func (w *world) transportSocket() string {
 		w.tls.CertFile, "/etc/envoy/tls.key", w.tls.KeyFile)
 }
 
+// port returns the port of an address.
+func port(address string) string {
+	_, port, _ := net.SplitHostPort(address) // of a listener
+	return port
+}
+
 // write writes the rules, with other words.
 func (w *world) write(words ...string) {
 	w.Helper()
@@ -195,9 +211,9 @@ func (w *world) write(words ...string) {
 }
 
 // startRls starts rrl rls. At its end, its messages are in the log of the test.
-func (w *world) startRls() {
+func (w *world) startRls(flags ...string) {
 	w.Helper()
-	args := []string{"rls", "--redis", w.redis.URL(), "--rules", w.rules, "--listen", w.rlsAddress}
+	args := append([]string{"rls", "--redis", w.redis.URL(), "--rules", w.rules, "--listen", w.rlsAddress}, flags...)
 	if w.tls != nil {
 		args = append(args, "--tls-cert", w.tls.CertFile, "--tls-key", w.tls.KeyFile,
 			"--tls-client-ca", w.tls.CAFile, "--tls-client-name", "localhost")
@@ -302,12 +318,19 @@ func (w *world) want(want, n int, method, path string, header ...string) bool {
 	return decided
 }
 
-func TestEnvoy(t *testing.T) {
+// build builds rrl, and returns its path.
+func build(t testing.TB) string {
+	t.Helper()
 	program := filepath.Join(t.TempDir(), "rrl")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../cmd/rrl")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return program
+}
+
+func TestEnvoy(t *testing.T) {
+	program := build(t)
 	for _, c := range []struct {
 		patient bool
 		name    string

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { rrltest.Main(m) }
 
 // A running is a server of a file, and a connection to it.
 type running struct {
-	t     *testing.T
+	t     testing.TB
 	file  string
 	conn  *grpc.ClientConn
 	http  string // URL of metrics and probes
@@ -41,7 +41,7 @@ type running struct {
 }
 
 // made returns a server of a file that does not serve yet, and its link to a Redis.
-func made(ctx context.Context, t *testing.T, s *redistest.Server, file string, o Options) (*Server, *connect.Link) {
+func made(ctx context.Context, t testing.TB, s *redistest.Server, file string, o Options) (*Server, *connect.Link) {
 	t.Helper()
 	if o.Rules = file; o.Policy == nil {
 		o.Policy = &httplimit.Policy{Bound: time.Minute, Failure: httplimit.FailClosed}
@@ -62,7 +62,7 @@ func made(ctx context.Context, t *testing.T, s *redistest.Server, file string, o
 }
 
 // start starts a server on a Redis. The hooks are added to its client.
-func start(t *testing.T, s *redistest.Server, rules string, o Options, hooks ...redis.Hook) *running {
+func start(t testing.TB, s *redistest.Server, rules string, o Options, hooks ...redis.Hook) *running {
 	t.Helper()
 	r := &running{t: t, file: filepath.Join(t.TempDir(), "envoy.yaml"), ended: make(chan error, 1)}
 	r.write(rules)
@@ -89,7 +89,7 @@ func start(t *testing.T, s *redistest.Server, rules string, o Options, hooks ...
 	return r
 }
 
-func listen(t *testing.T) net.Listener {
+func listen(t testing.TB) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
