@@ -257,7 +257,7 @@ func (s *stub) serve() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.NumStreamWorkers(32)) // as rrl rls
 	ratelimitv3.RegisterRateLimitServiceServer(server, s)
 	log.Fatal(server.Serve(listener))
 }
