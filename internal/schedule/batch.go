@@ -24,6 +24,7 @@ type Batch struct {
 	Owner   any        // not used here
 
 	number   int64 // sequence number in its queue, from 1
+	changes  int64 // Queue.changes when it was sent
 	started  time.Time
 	members  [][]*Request // the requests of each group
 	requests int          // in all groups
@@ -172,7 +173,7 @@ func (q *Queue) urgent() bool {
 // fill makes an empty batch the next one, and reports whether there is something to ask. due was
 // called before, and returned true.
 func (q *Queue) fill(m Moment, b *Batch) bool {
-	b.number, b.started, b.ticket = q.batches+1, m.Mono, q.ledger.Ticket()
+	b.number, b.changes, b.started, b.ticket = q.batches+1, q.changes, m.Mono, q.ledger.Ticket()
 	b.Ask.Rebuild = q.settings.Limiters == 1 && q.rebuild[0]
 	if len(q.upTo) > 0 {
 		b.Ask.UpTo = true

@@ -54,7 +54,7 @@ func (q *Queue) Redate(k *Keep, from, now time.Time) (news bool) {
 	news = k.from.IsZero() || k.counts(now) && !now.After(from)
 	k.from = from
 	if news && q.line.rear != nil && q.line.rear.place > k.place {
-		q.recheck = true
+		q.change()
 	}
 	return news
 }
@@ -73,13 +73,19 @@ func (q *Queue) Drop(k *Keep, served time.Time) (news bool) {
 }
 
 // Freed notes that fewer permits may be kept free of the waiting requests than before.
-func (q *Queue) Freed() { q.recheck = q.recheck || q.line.length > 0 }
+func (q *Queue) Freed() {
+	if q.line.length > 0 {
+		q.change()
+	}
+}
 
 // Overlapped notes that another queue was granted permits of a limiter of this one, by a call that
 // was sent at a time. If a call of this queue was in flight meanwhile, Redis may have executed it
 // later, and then left free what had been granted: it is made again.
 func (q *Queue) Overlapped(sent time.Time) {
-	q.recheck = q.recheck || q.line.length > 0 && (q.inFlight != nil || q.detached > 0 || !q.answered.Before(sent))
+	if q.line.length > 0 && (q.inFlight != nil || q.detached > 0 || !q.answered.Before(sent)) {
+		q.change()
+	}
 }
 
 // Kept returns how many permits requests of sets wait for at a time.

@@ -75,6 +75,9 @@ type Queue struct {
 	answered time.Time // when the last batch was complete, by the monotonic clock
 	// since the last batch was made, something has changed that may let a request be served
 	recheck bool
+	// how often that was something other than a new request. Invariant: once the reply to a batch
+	// is there that was sent before the last time, a batch is due
+	changes int64
 	// the first waiting request was left out of a batch: it waits for its turn
 	resting bool
 	rates   sizes // in the last reply; math.MaxInt64: no reply yet
@@ -202,7 +205,7 @@ func (q *Queue) Leave(r *Request) (carrier *Batch) {
 	case q.line.length == 0:
 		q.pacer.stop()
 	case first: // the request behind it may want fewer permits
-		q.recheck = true
+		q.change()
 	default:
 		q.pacer.hurry = q.inFlight == nil // else the reply says when the next call is due
 	}
@@ -245,8 +248,15 @@ func (q *Queue) Stalled(m Moment, b *Batch) bool {
 func (q *Queue) Changed() {
 	if q.line.length > 0 {
 		q.pacer.yieldNothing()
-		q.recheck = true
+		q.change()
 	}
+}
+
+// change notes that something may let a request be served. A request whose batch is detached is
+// asked for again once that has its reply.
+func (q *Queue) change() {
+	q.recheck = true
+	q.changes++
 }
 
 // SeeRedisson notes whether Redisson uses limiters on the server.
@@ -255,7 +265,9 @@ func (q *Queue) SeeRedisson(here bool) {
 	for i := range q.pacer.members {
 		q.pacer.members[i].share.Redisson = here
 	}
-	q.recheck = q.recheck || news && q.line.length > 0
+	if news && q.line.length > 0 {
+		q.change()
+	}
 }
 
 // Redisson reports what SeeRedisson was last told.

@@ -87,6 +87,7 @@ func (q *Queue) complete(b *Batch) (late bool) {
 		q.beside--
 	case late:
 		q.detached--
+		q.recheck = q.recheck || b.changes != q.changes && q.line.length > 0
 	default:
 		q.inFlight = nil
 	}

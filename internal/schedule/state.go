@@ -109,7 +109,7 @@ type Known struct {
 // AppendState appends numbers that differ if what follows from a time on may differ. They have all
 // requests in the order given, and then the queue and its batches that are not complete.
 func (q *Queue) AppendState(to []int64, m Moment, batches []*Batch, requests []*Request, known Known) []int64 {
-	s := state{numbers: to, batches: batches}
+	s := state{numbers: to, batches: batches, changes: q.changes}
 	for _, r := range requests {
 		s.request(r)
 	}
@@ -160,6 +160,7 @@ type state struct {
 	numbers []int64
 	known   []*Request
 	batches []*Batch
+	changes int64 // Queue.changes
 }
 
 func (s *state) add(numbers ...int64) { s.numbers = append(s.numbers, numbers...) }
@@ -189,7 +190,9 @@ func (s *state) requests(all []*Request) {
 func (s *state) batch(b *Batch) {
 	a := &b.Ask
 	s.add(
-		int64(b.state), nanos(b.started), number(b.full), int64(b.undated), int64(len(b.members)), int64(a.Strict),
+		int64(b.state), nanos(b.started), number(b.changes != s.changes), number(b.full), int64(b.undated),
+		int64(len(b.members)),
+		int64(a.Strict),
 		number(a.UpTo),
 		number(a.Detail), number(a.Next), number(a.Rebuild), number(a.Check), number(a.Partial), number(a.Apart),
 		a.Lease, int64(b.ticket),

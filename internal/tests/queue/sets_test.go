@@ -264,6 +264,21 @@ func TestBehindASetWhoseReplyIsLate(t *testing.T) {
 	})
 }
 
+// TestBehindASetWhileTheOwnCallStalls: what a reply to the set changes counts also for a request whose
+// own call has stalled.
+func TestBehindASetWhileTheOwnCallStalls(t *testing.T) {
+	behindASet(t, func(s *setInFront) {
+		s.MayStall()
+		set := s.set(15*ms, 5, 5)
+		s.Wire.Back.Store(int64(25 * ms))
+		call := s.ask(2 * time.Second)
+		s.Wire.Back.Store(0)
+		s.SleepTo(31 * time.Second)
+		s.Granted("behind the set", call, 25*ms)
+		s.Granted("the set", set, 30*time.Second)
+	})
+}
+
 // TestBehindASetThatIsGrantedLate: a call that was executed after the grant, and before that was
 // known, is made again.
 func TestBehindASetThatIsGrantedLate(t *testing.T) {
