@@ -1058,6 +1058,8 @@ var mutations = []mutation{
 		old: "b.changes != q.changes && q.line.length > 0", new: "false"},
 	{file: "internal/schedule/keep.go", why: "a caller behind a set is not asked for again when less is kept free of it",
 		old: "	if news && q.line.rear != nil", new: "	if false && q.line.rear != nil"},
+	{file: "internal/schedule/keep.go", why: "a set that leaves permits to others is no event for those behind it",
+		old: "news = k.from.IsZero() || k.counts(now) && !now.After(from)", new: "news = false"},
 	{file: "internal/schedule/keep.go", why: "a call is made again though the date of a keep changes nothing",
 		old: "news = k.from.IsZero() || k.counts(now) && !now.After(from)", new: "news = true"},
 	{file: "internal/schedule/keep.go", why: "a set behind another one has no date before it is asked for",

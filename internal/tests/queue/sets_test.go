@@ -264,8 +264,8 @@ func TestBehindASetWhoseReplyIsLate(t *testing.T) {
 	})
 }
 
-// TestBehindASetWhileTheOwnCallStalls: what a reply to the set changes counts also for a request whose
-// own call has stalled.
+// TestBehindASetWhileTheOwnCallStalls: what a reply to the set changes counts also for a request
+// whose own call has stalled.
 func TestBehindASetWhileTheOwnCallStalls(t *testing.T) {
 	behindASet(t, func(s *setInFront) {
 		s.MayStall()

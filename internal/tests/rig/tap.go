@@ -167,13 +167,13 @@ func (c *tapConn) Read(b []byte) (int, error) {
 func readReplies(from io.Reader, n int) (replies [][]byte) {
 	r := bufio.NewReader(from)
 	for range n {
-		replies = append(replies, readReply(r))
+		replies = append(replies, ReadReply(r))
 	}
 	return replies
 }
 
-// readReply reads a reply: a number, a status, an error, a text, or a list of these.
-func readReply(r *bufio.Reader) []byte {
+// ReadReply reads a reply: a number, a status, an error, a text, or a list of these.
+func ReadReply(r *bufio.Reader) []byte {
 	reply, err := r.ReadBytes('\n')
 	if err != nil {
 		return nil
@@ -182,9 +182,12 @@ func readReply(r *bufio.Reader) []byte {
 	switch reply[0] {
 	case '*':
 		for range length {
-			reply = append(reply, readReply(r)...)
+			reply = append(reply, ReadReply(r)...)
 		}
 	case '$':
+		if length < 0 {
+			break // there is none
+		}
 		text := make([]byte, length+len("\r\n"))
 		_, _ = io.ReadFull(r, text)
 		reply = append(reply, text...)
