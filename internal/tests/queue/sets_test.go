@@ -665,7 +665,8 @@ func TestAcquireAllKeepsLimitersAlive(t *testing.T) {
 			p := b.Process()
 			short := p.RateLimiter(names[0])
 			long := p.RateLimiter(names[1], rratelimiter.WithRate(rratelimiter.PerMinute(2)))
-			rig.MustTrySet(t, short, rratelimiter.Rate{Permits: 5, Interval: time.Second, KeepAlive: 2 * time.Second}, true)
+			rate := rratelimiter.Rate{Permits: 5, Interval: time.Second, KeepAlive: 2 * time.Second}
+			rig.MustTrySet(t, short, rate, true)
 			b.Granted("all of the other one", b.Try(long, 2), 0)
 			caller := acquireAll(b, 1, short, long)
 			calls := p.Wire.Calls()
