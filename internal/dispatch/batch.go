@@ -43,11 +43,11 @@ type Source struct {
 // belongs to the caller.
 type request struct {
 	schedule.Request
-	ctx     context.Context // of the caller
-	done    chan struct{}   // capacity 1: it receives once, when the request is settled
-	source  *Source         // filled in with a grant; nil: not needed
-	sources []Source        // the same, of the limiters of a set
-	keeps   []keep          // of a waiting request of a set, one for each limiter
+	ctx          context.Context // of the caller
+	done         chan struct{}   // capacity 1: it receives once, when the request is settled
+	source       *Source         // filled in with a grant; nil: not needed
+	sources      []Source        // the same, of the limiters of a set
+	reservations []reservation   // of a waiting request of a set, one for each limiter
 }
 
 // newRequest returns a request for a. The pool belongs to the client and is not global: a channel
@@ -188,7 +188,7 @@ func (b *batch) complete(g *protocol.Reply, o exchange.Outcome) {
 		for i, l := range q.limiters {
 			l.afterAllowAll(calls[i])
 		}
-		q.dateKeeps(g)
+		q.redate(g)
 	}
 	if observe := q.client.config.Observe; observe != nil {
 		for _, call := range calls {
@@ -201,7 +201,7 @@ func (b *batch) complete(g *protocol.Reply, o exchange.Outcome) {
 		if r.Outcome.Allowed {
 			served = b.call.Started()
 		}
-		r.dropKeeps(served)
+		r.unreserve(served)
 		r.done <- struct{}{}
 	}
 }
@@ -224,7 +224,7 @@ func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Out
 		f = q.schedule.Settle(m, &b.Batch, g)
 		q.keep(m, b, g, &f)
 		if f.Refused {
-			q.schedule.Reserve(m, &b.Batch, g.Local())
+			q.schedule.Correct(m, &b.Batch, g.Local())
 		}
 	}
 	for _, r := range b.Settled {

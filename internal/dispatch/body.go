@@ -13,7 +13,7 @@ import (
 // An acquireBody is a call of acquire.lua for one limiter.
 type acquireBody struct {
 	limiter *Limiter
-	ask     *protocol.Ask
+	ask     *protocol.BatchAsk
 	free    int64 // permits that were free by the last reply; below 0: not known
 	request protocol.AcquireRequest
 	reply   protocol.Reply

@@ -59,7 +59,7 @@ type Tuning struct {
 	Linger        time.Duration // a batch that takes less does not make its queue linger
 	LocalLimiters int           // for how many limiters local grants are counted
 	RunsInFlight  int           // runs of a pipeline
-	BatchesInOne  int           // batches of a run
+	JobsInOne     int           // batches of a run
 }
 
 // A Client holds what the limiters of one process share.
@@ -112,10 +112,10 @@ func (c *Client) Tune(t Tuning) {
 	t.Linger = cmp.Or(t.Linger, schedule.LingerThreshold)
 	t.LocalLimiters = cmp.Or(t.LocalLimiters, localgrant.MaxLimiters)
 	t.RunsInFlight = cmp.Or(t.RunsInFlight, pipeline.MaxRuns)
-	t.BatchesInOne = cmp.Or(t.BatchesInOne, pipeline.MaxBatch)
+	t.JobsInOne = cmp.Or(t.JobsInOne, pipeline.MaxJobs)
 	c.tuning = t
 	c.localLimiters.Most = t.LocalLimiters
-	c.exchange.Tune(exchange.Tuning{Patience: t.Patience, RunsInFlight: t.RunsInFlight, BatchesInOne: t.BatchesInOne})
+	c.exchange.Tune(exchange.Tuning{Patience: t.Patience, RunsInFlight: t.RunsInFlight, JobsInOne: t.JobsInOne})
 }
 
 // alone reports whether Redisson cannot use the server.

@@ -15,14 +15,14 @@ import (
 // Free counts expired permits back, and returns how many are free. With check it adds up the
 // records.
 func (l *Limiter) Free(ctx context.Context, check bool) (int64, error) {
-	g, err := l.look(ctx, protocol.Ask{Check: check})
+	g, err := l.look(ctx, protocol.BatchAsk{Check: check})
 	return g.Free, err
 }
 
 // look makes a call that grants nothing: it counts expired permits back and returns what is free.
 // It repeats the call while expired records remain. If there are too many live records to add up in
 // one call, it then recounts them.
-func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Reply, err error) {
+func (l *Limiter) look(ctx context.Context, ask protocol.BatchAsk) (g protocol.Reply, err error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return g, err
@@ -40,7 +40,7 @@ func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Reply,
 			if err = l.Recount(ctx); err != nil || !ask.Check && !ask.Rebuild {
 				return g, err
 			}
-			ask = protocol.Ask{}
+			ask = protocol.BatchAsk{}
 		case g.Notes.Has(protocol.More):
 			ask.Rebuild = ask.Rebuild || g.Notes.Has(protocol.RebuildPending)
 		default:
@@ -50,7 +50,7 @@ func (l *Limiter) look(ctx context.Context, ask protocol.Ask) (g protocol.Reply,
 }
 
 // DoWithRetry makes a call of acquire.lua that no pipeline carries.
-func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask protocol.Ask) (protocol.Reply, error) {
+func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask protocol.BatchAsk) (protocol.Reply, error) {
 	body := acquireBody{limiter: l, ask: &ask}
 	err := l.client.exchange.Do(ctx, t, &body, nil, l)
 	return body.reply, err
@@ -60,7 +60,7 @@ func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask proto
 // the limiter for longer than the time returned; 0: it has no keep-alive.
 func (l *Limiter) Stay(ctx context.Context) (time.Duration, error) {
 	const all = 1 << 32 // more than any rate
-	ask := protocol.Ask{Groups: []protocol.Group{{Size: all}, {Size: 1, Count: 1}}, Strict: 2}
+	ask := protocol.BatchAsk{Groups: []protocol.Group{{Size: all}, {Size: 1, Count: 1}}, Strict: 2}
 	g, err := within(ctx, l, func(ctx context.Context) (protocol.Reply, error) {
 		return l.DoWithRetry(ctx, new(script.Attempts), ask)
 	})
@@ -170,7 +170,7 @@ func (l *Limiter) setRate(
 	}
 	set, notes := request.Reply(reply)
 	if notes.Has(protocol.RebuildPending) {
-		_, err = l.look(ctx, protocol.Ask{Rebuild: true})
+		_, err = l.look(ctx, protocol.BatchAsk{Rebuild: true})
 	} else if notes.Has(protocol.Many) {
 		err = l.Recount(ctx)
 	}

@@ -42,11 +42,11 @@ func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 	q := l.client.enter(l)
 	now := l.client.times(l.settings.ServerTime)
 	held, left := q.ledger.Offers(n, now)
-	ask := protocol.Ask{Detail: true, Next: true, Rebuild: q.schedule.Rebuild(0)}
+	ask := protocol.BatchAsk{Detail: true, Next: true, Rebuild: q.schedule.Rebuild(0)}
 	if first := q.schedule.Refused(); first > 0 {
 		ask.Groups = append(ask.Groups, protocol.Group{Size: first, Count: 1})
 	}
-	if kept := q.schedule.Kept(now.Clock); kept > 0 {
+	if kept := q.schedule.Reserved(now.Clock); kept > 0 {
 		ask.Groups = append(ask.Groups, protocol.Group{Size: kept})
 	}
 	ask.Strict = len(ask.Groups)
@@ -73,7 +73,7 @@ func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 
 // peeked returns what a reply means for the last group, a request for n permits. It stores a
 // refusal in the deny cache if it is real: Redis has the rate that refused.
-func (l *Limiter) peeked(n int64, g *protocol.Reply, ask protocol.Ask, real bool, denials int64) (Result, error) {
+func (l *Limiter) peeked(n int64, g *protocol.Reply, ask protocol.BatchAsk, real bool, denials int64) (Result, error) {
 	last := len(ask.Groups) - 1
 	switch g.Granted(last, ask.Groups[last]) {
 	case 1:
@@ -89,7 +89,7 @@ func (l *Limiter) peeked(n int64, g *protocol.Reply, ask protocol.Ask, real bool
 	q := l.client.enter(l)
 	defer q.exit()
 	m := q.client.now()
-	result = q.schedule.Reserved(m, n, result, g.Local())
+	result = q.schedule.Corrected(m, n, result, g.Local())
 	if real {
 		q.remember(m, n, result, g, denials)
 	}
@@ -98,7 +98,7 @@ func (l *Limiter) peeked(n int64, g *protocol.Reply, ask protocol.Ask, real bool
 
 // peek makes a call that takes nothing. With WithFallback, the process replies while the node is
 // away. real reports whether the reply is about the rate in Redis.
-func (l *Limiter) peek(ctx context.Context, ask protocol.Ask) (g protocol.Reply, real bool, err error) {
+func (l *Limiter) peek(ctx context.Context, ask protocol.BatchAsk) (g protocol.Reply, real bool, err error) {
 	node := l.client.exchange.Breaker(l)
 	if l.settings.FallsBack {
 		if away, retry := node.Ask(l); away {

@@ -222,7 +222,7 @@ func (l *Limiter) UpTo(ctx context.Context, n int64, source *Source) (int64, err
 // known, the timeout of the request is over (the zero Outcome) or ctx ends.
 func (l *Limiter) join(ctx context.Context, r *request) (schedule.Outcome, error) {
 	q := l.client.enter(l)
-	if r.Kind == schedule.UpTo && (q.schedule.Waiting() > 0 || len(q.schedule.Keeps()) > 0) {
+	if r.Kind == schedule.UpTo && (q.schedule.Waiting() > 0 || len(q.schedule.Reservations()) > 0) {
 		q.exit()
 		return schedule.Outcome{}, nil
 	}
@@ -325,7 +325,7 @@ func (q *queue) leave(r *request) {
 	}
 	behind := q.setsBehind(nil)
 	q.exit()
-	r.dropKeeps(time.Time{})
+	r.unreserve(time.Time{})
 	q.client.wakeSets(behind, (*schedule.Queue).Freed)
 }
 

@@ -13,24 +13,25 @@ import (
 )
 
 // sets.go asks several limiters that grant together: a set of limiters has a queue, as one limiter
-// has. A waiting request of a set has a schedule.Keep in the queue of each limiter of the set, so
-// that all who wait for a limiter keep their order.
+// has. A waiting request of a set has a schedule.Reservation in the queue of each limiter of the
+// set, so that all who wait for a limiter keep their order.
 
 // sets holds the queues of sets that have callers.
 type sets struct {
-	// guards the field below, and the order of keeps: requests have the same one at all limiters
+	// guards the field below, and the order of reservations: requests have the same one at all
+	// limiters
 	mu  sync.Mutex
 	all map[uint64]*queue
 }
 
-// A keep is a schedule.Keep in the queue of one limiter.
-type keep struct {
-	*schedule.Keep
+// A reservation is a schedule.Reservation in the queue of one limiter.
+type reservation struct {
+	*schedule.Reservation
 	queue *queue
 }
 
-// enterSet returns the queue of some limiters, locked. exit unlocks it. If r waits, its keeps are
-// added.
+// enterSet returns the queue of some limiters, locked. exit unlocks it. If r waits, its
+// reservations are added.
 func (c *Client) enterSet(limiters []*Limiter, r *request) *queue {
 	var hash maphash.Hash
 	hash.SetSeed(hashSeed)
@@ -50,47 +51,48 @@ func (c *Client) enterSet(limiters []*Limiter, r *request) *queue {
 	}
 	q.mu.Lock()
 	if r.Kind == schedule.Wait {
-		r.hold(q)
+		r.reserve(q)
 	}
 	return q
 }
 
 func same(a, b *Limiter) bool { return a.Key() == b.Key() && a.settings == b.settings }
 
-// hold adds the keeps of a request of a set. The limiters take no permits ahead while it waits.
-func (r *request) hold(set *queue) {
-	var front []keep // of the request in front
+// reserve adds the reservations of a request of a set. The limiters take no permits ahead while it
+// waits.
+func (r *request) reserve(set *queue) {
+	var front []reservation // of the request in front
 	if last := set.schedule.Last(); last != nil {
-		front = last.Owner.(*request).keeps
+		front = last.Owner.(*request).reservations
 	}
 	for i, l := range set.limiters {
 		q := l.client.enter(l)
-		k := keep{&schedule.Keep{N: r.Of(i), Owner: set.set}, q}
-		var after *schedule.Keep
+		res := reservation{&schedule.Reservation{N: r.Of(i), Owner: set.set}, q}
+		var after *schedule.Reservation
 		if front != nil {
-			after = front[i].Keep
+			after = front[i].Reservation
 		}
-		q.schedule.Hold(k.Keep, after)
+		q.schedule.Reserve(res.Reservation, after)
 		q.client.lender.giveBackLater(q, q.ledger.Returns()) // nothing else follows from it
 		q.mu.Unlock()
-		r.keeps = append(r.keeps, k)
+		r.reservations = append(r.reservations, res)
 	}
 }
 
-// dropKeeps takes away the keeps of a request of a set, which has left or was served by a call that
-// was sent at a time. The queues that have requests behind it look again.
-func (r *request) dropKeeps(served time.Time) {
-	if len(r.keeps) == 0 {
+// unreserve takes away the reservations of a request of a set, which has left or was served by a
+// call that was sent at a time. The queues that have requests behind it look again.
+func (r *request) unreserve(served time.Time) {
+	if len(r.reservations) == 0 {
 		return
 	}
-	client, sets, freed := r.keeps[0].queue.client, []uint64(nil), false
-	for _, k := range r.keeps {
-		k.queue.event(func(s *schedule.Queue) {
-			freed = s.Drop(k.Keep, served) || freed
-			sets = append(sets, k.queue.setsBehind(k.Keep)...)
+	client, sets, freed := r.reservations[0].queue.client, []uint64(nil), false
+	for _, res := range r.reservations {
+		res.queue.event(func(s *schedule.Queue) {
+			freed = s.Unreserve(res.Reservation, served) || freed
+			sets = append(sets, res.queue.setsBehind(res.Reservation)...)
 		})
 	}
-	r.keeps = nil
+	r.reservations = nil
 	client.wakeSets(sets, func(set *schedule.Queue) {
 		if freed {
 			set.Freed()
@@ -112,12 +114,12 @@ func (q *queue) lookInFront(now time.Time) {
 		return
 	}
 	for i := range q.limiters {
-		keeps := make([]*schedule.Keep, len(waiting))
+		reservations := make([]*schedule.Reservation, len(waiting))
 		for at, r := range waiting {
-			keeps[at] = r.keeps[i].Keep
+			reservations[at] = r.reservations[i].Reservation
 		}
 		var front []schedule.Front
-		waiting[0].keeps[i].queue.look(func(s *schedule.Queue) { front = s.InFront(keeps, now) })
+		waiting[0].reservations[i].queue.look(func(s *schedule.Queue) { front = s.InFront(reservations, now) })
 		for at, f := range front {
 			if f.Permits == 0 {
 				continue
@@ -132,9 +134,9 @@ func (q *queue) lookInFront(now time.Time) {
 	}
 }
 
-// dateKeeps tells the queues of the limiters, after a reply to the set, from when on the keeps of
-// its waiting requests count. They look again if that changes what they keep free now.
-func (q *queue) dateKeeps(g *protocol.Reply) {
+// redate tells the queues of the limiters, after a reply to the set, from when on the reservations
+// of its waiting requests count. They look again if that changes what they keep free now.
+func (q *queue) redate(g *protocol.Reply) {
 	now := q.client.Clock()
 	var again []*queue
 	var sets []uint64
@@ -143,16 +145,16 @@ func (q *queue) dateKeeps(g *protocol.Reply) {
 		if last == nil {
 			return
 		}
-		for i, k := range last.Owner.(*request).keeps {
-			k.queue.look(func(s *schedule.Queue) {
-				var first *schedule.Keep // of which the date is news
-				for keep, from := range q.dates(i, g) {
-					if s.Redate(keep, from, now) && first == nil {
-						first = keep
+		for i, res := range last.Owner.(*request).reservations {
+			res.queue.look(func(s *schedule.Queue) {
+				var first *schedule.Reservation // of which the date is news
+				for res, from := range q.dates(i, g) {
+					if s.Redate(res, from, now) && first == nil {
+						first = res
 					}
 				}
 				if first != nil {
-					again, sets = append(again, k.queue), append(sets, k.queue.setsBehind(first)...)
+					again, sets = append(again, res.queue), append(sets, res.queue.setsBehind(first)...)
 				}
 			})
 		}
@@ -163,12 +165,12 @@ func (q *queue) dateKeeps(g *protocol.Reply) {
 	q.client.wakeSets(sets, (*schedule.Queue).Freed)
 }
 
-// dates returns from when on the keeps of a set at one limiter count, as far as replies have told
-// that: an interval before the permits of all other limiters are free, which grant no more than
-// their rate to the line in an interval. No request has its permits before those in front have
+// dates returns from when on the reservations of a set at one limiter count, as far as replies have
+// told that: an interval before the permits of all other limiters are free, which grant no more
+// than their rate to the line in an interval. No request has its permits before those in front have
 // theirs.
-func (q *queue) dates(limiter int, g *protocol.Reply) iter.Seq2[*schedule.Keep, time.Time] {
-	return func(yield func(*schedule.Keep, time.Time) bool) {
+func (q *queue) dates(limiter int, g *protocol.Reply) iter.Seq2[*schedule.Reservation, time.Time] {
+	return func(yield func(*schedule.Reservation, time.Time) bool) {
 		sums := make([]int64, len(q.limiters))     // of the line, up to r
 		free := make([]time.Time, len(q.limiters)) // the latest one of these; zero: not known
 		for r := range q.schedule.Line() {
@@ -187,7 +189,7 @@ func (q *queue) dates(limiter int, g *protocol.Reply) iter.Seq2[*schedule.Keep, 
 					from = at
 				}
 			}
-			if !from.IsZero() && !yield(r.Owner.(*request).keeps[limiter].Keep, from) {
+			if !from.IsZero() && !yield(r.Owner.(*request).reservations[limiter].Reservation, from) {
 				return
 			}
 		}
@@ -195,10 +197,10 @@ func (q *queue) dates(limiter int, g *protocol.Reply) iter.Seq2[*schedule.Keep, 
 }
 
 // setsBehind returns the sets that have a request which waits for the limiter of q, behind that of
-// a keep; nil: all of them.
-func (q *queue) setsBehind(k *schedule.Keep) (sets []uint64) {
-	for _, other := range q.schedule.Keeps() {
-		if k == nil || other.Behind(k) {
+// a reservation; nil: all of them.
+func (q *queue) setsBehind(res *schedule.Reservation) (sets []uint64) {
+	for _, other := range q.schedule.Reservations() {
+		if res == nil || other.Behind(res) {
 			sets = append(sets, other.Owner.(uint64))
 		}
 	}

@@ -126,7 +126,7 @@ func keysOf(targets []Target) []string {
 	return all
 }
 
-// The methods of pipeline.Batch, but for Started, and Done in repeat.go.
+// The methods of pipeline.Job, but for Started, and Done in repeat.go.
 
 // Cancelled reports whether nobody waits for the call, so that no permits are to be taken for it.
 func (c *Call) Cancelled() bool { return c.owner.Cancelled() }
@@ -148,7 +148,7 @@ func (c *Call) Begun(due, stallAt time.Time) { c.due, c.stallAt = due, stallAt }
 
 // Command makes the command of an attempt, with the current time. With text it carries the script's
 // text instead of its SHA-1. It returns how many of the calls behind share the command.
-func (c *Call) Command(ctx context.Context, text bool, behind []pipeline.Batch) (redis.Cmder, int) {
+func (c *Call) Command(ctx context.Context, text bool, behind []pipeline.Job) (redis.Cmder, int) {
 	if n := c.company(behind); n > 0 || c.body.Joint() && c.plain() {
 		return c.share(ctx, text, behind[:n]), n
 	}

@@ -94,7 +94,7 @@ type Outcome struct {
 type Tuning struct {
 	Patience     time.Duration // a run of a pipeline that takes no longer has not stalled
 	RunsInFlight int           // runs of a pipeline
-	BatchesInOne int           // calls of a run
+	JobsInOne    int           // calls of a run
 }
 
 // An Exchange carries calls to the nodes behind one Redis client.

@@ -59,7 +59,7 @@ func (x *Exchange) pipelineTo(to *redis.Client) *pipeline.Pipeline {
 
 // newPipeline returns a pipeline to a node.
 func (x *Exchange) newPipeline(to script.Redis) *pipeline.Pipeline {
-	runs, batches := x.tuning.RunsInFlight, x.tuning.BatchesInOne
+	runs, batches := x.tuning.RunsInFlight, x.tuning.JobsInOne
 	if x.topology.Hidden() { // each call has a run of its own, and the number of runs is not limited
 		runs, batches = math.MaxInt, 1
 	}

@@ -78,7 +78,7 @@ func (o *owner) Done(outcome Outcome)    { o.done = append(o.done, outcome) }
 // once.
 func TestACallEndsOnce(t *testing.T) {
 	x := New(redis.NewClient(&redis.Options{}), time.Second, time.Now)
-	x.Tune(Tuning{RunsInFlight: 1, BatchesInOne: 1})
+	x.Tune(Tuning{RunsInFlight: 1, JobsInOne: 1})
 	var c Call
 	var o owner
 	c.Begin(x, body{}, &o, []Target{target{}})

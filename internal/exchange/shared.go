@@ -42,7 +42,7 @@ func (c *Call) sharable() bool {
 }
 
 // company returns how many of the batches behind c share its command: the first ones.
-func (c *Call) company(behind []pipeline.Batch) int {
+func (c *Call) company(behind []pipeline.Job) int {
 	if len(behind) == 0 || !c.sharable() {
 		return 0
 	}
@@ -60,7 +60,7 @@ func (c *Call) company(behind []pipeline.Batch) int {
 }
 
 // share makes the command of c and of the batches behind it.
-func (c *Call) share(ctx context.Context, text bool, behind []pipeline.Batch) *script.Command {
+func (c *Call) share(ctx context.Context, text bool, behind []pipeline.Job) *script.Command {
 	all := make([]*Call, 1, 1+len(behind))
 	all[0] = c
 	for _, other := range behind {

@@ -222,7 +222,8 @@ func part(fraction float64, permits int64, interval time.Duration) (int64, time.
 // Decide makes the reply that acquire.lua would make. A request for more than the local limit waits
 // for Redis: it may ask again after retry, and does not block those behind it. It fails if no rate
 // is known.
-func (d *Limiters) Decide(l *Limiter, ask protocol.Ask, now time.Time, retry time.Duration) (protocol.Reply, bool) {
+func (d *Limiters) Decide(l *Limiter, ask protocol.BatchAsk, now time.Time,
+	retry time.Duration) (protocol.Reply, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s, known := d.budget(l, now)
@@ -233,7 +234,7 @@ func (d *Limiters) Decide(l *Limiter, ask protocol.Ask, now time.Time, retry tim
 }
 
 // Peek is Decide, but takes nothing.
-func (d *Limiters) Peek(l *Limiter, ask protocol.Ask, now time.Time, retry time.Duration) (protocol.Reply, bool) {
+func (d *Limiters) Peek(l *Limiter, ask protocol.BatchAsk, now time.Time, retry time.Duration) (protocol.Reply, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s, known := d.budget(l, now)
@@ -246,7 +247,7 @@ func (d *Limiters) Peek(l *Limiter, ask protocol.Ask, now time.Time, retry time.
 	return g, true
 }
 
-func (s localBudget) decide(ask protocol.Ask, retry time.Duration) protocol.Reply {
+func (s localBudget) decide(ask protocol.BatchAsk, retry time.Duration) protocol.Reply {
 	now := s.now.UnixMicro()
 	free := max(s.free(), 0)
 	g := protocol.Reply{
@@ -296,7 +297,7 @@ func (s localBudget) decide(ask protocol.Ask, retry time.Duration) protocol.Repl
 // DecideAll makes the reply that allowall.lua would make. It fails if the rate of a limiter is not
 // known, or if there is no room to count the grants of all.
 func (d *Limiters) DecideAll(
-	limiters []*Limiter, ask protocol.Ask, now time.Time, retry time.Duration,
+	limiters []*Limiter, ask protocol.BatchAsk, now time.Time, retry time.Duration,
 ) (protocol.Reply, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -37,9 +37,9 @@ func (g *Group) Of(limiter int) int64 {
 	return g.Rest[limiter-1]
 }
 
-// An Ask is what one call of acquire.lua is asked to do for groups of requests. Without groups it
-// counts expired permits back and returns what is free.
-type Ask struct {
+// A BatchAsk is what one call of acquire.lua is asked to do for groups of requests. Without groups
+// it counts expired permits back and returns what is free.
+type BatchAsk struct {
 	Groups []Group
 	// number of groups that stand in a queue; they come first: if one is refused, none behind it is
 	// granted, or keeps permits free
@@ -56,7 +56,7 @@ type Ask struct {
 
 // flags returns the flags of a call. common are those of Options.common. general: the call is more
 // than a plain grant.
-func (a Ask) flags(common string, general bool) string {
+func (a BatchAsk) flags(common string, general bool) string {
 	return flagsOf(
 		common, flag{flagGeneral, general}, flag{flagUpTo, a.UpTo}, flag{flagDetail, a.Detail}, flag{flagNext, a.Next},
 		flag{flagRebuild, a.Rebuild}, flag{flagStrictOnly, a.Partial}, flag{flagApart, a.Apart},
@@ -159,7 +159,7 @@ func (t *argBuffer) set(bytes []byte) any {
 // Args appends the arguments of an attempt, with the current time. They use the memory of r until
 // the reply arrives. A retry has the ids of the first attempt. If it is to find the records of an
 // earlier attempt, which may have been executed, the script looks for these first.
-func (r *AcquireRequest) Args(args []any, e *Encoder, ask Ask, find bool) []any {
+func (r *AcquireRequest) Args(args []any, e *Encoder, ask BatchAsk, find bool) []any {
 	var memory [32]byte
 	var now any = ""
 	if e.Lease > 0 {
@@ -198,7 +198,7 @@ func orNone(n int64) any {
 }
 
 // date sets the time of an attempt, and draws ids for the first one.
-func (r *AcquireRequest) date(e *Encoder, ask Ask, now int64) {
+func (r *AcquireRequest) date(e *Encoder, ask BatchAsk, now int64) {
 	r.now = now
 	if r.Records > 0 {
 		r.first = e.searchFrom(r.first, now, false)
@@ -210,7 +210,7 @@ func (r *AcquireRequest) date(e *Encoder, ask Ask, now int64) {
 }
 
 // draw gives r new ids and makes the record of all that is asked for.
-func (r *AcquireRequest) draw(e *Encoder, ask Ask) {
+func (r *AcquireRequest) draw(e *Encoder, ask BatchAsk) {
 	sum := int64(0)
 	r.Records = 1
 	keeps := false
@@ -252,7 +252,7 @@ func idsOf(permits int64) int64 {
 
 // setGroups makes the arguments for the groups: of each its size and its count, which is negative
 // if the group is strict. Numbers that stay the same are used again, which saves allocations.
-func (r *AcquireRequest) setGroups(ask Ask) {
+func (r *AcquireRequest) setGroups(ask BatchAsk) {
 	if n := 2 * len(ask.Groups); n <= cap(r.groups) {
 		r.groups = r.groups[:n]
 	} else {

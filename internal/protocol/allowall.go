@@ -31,14 +31,14 @@ type Part struct {
 // reused for the next call.
 type AllowAll struct {
 	Parts []Part
-	Ask   *Ask // its groups, and which of them are strict
+	Ask   *BatchAsk // its groups, and which of them are strict
 
 	dated int64     // time of the last attempt, µs since the epoch
 	now   argBuffer // the same, in ms
 }
 
 // Next prepares r for another call to so many limiters.
-func (r *AllowAll) Next(limiters int, ask *Ask) {
+func (r *AllowAll) Next(limiters int, ask *BatchAsk) {
 	r.Ask = ask
 	r.Parts = slices.Grow(r.Parts[:0], limiters)[:limiters]
 	for i := range r.Parts {
@@ -140,7 +140,7 @@ func (r *AllowAll) Args(args []any, find bool) []any {
 	return args
 }
 
-// flags returns the flags of a part; partial: as in Ask.
+// flags returns the flags of a part; partial: as in BatchAsk.
 func (m *Part) flags(partial bool) string {
 	return flagsOf(
 		m.common(m.Sets), flag{flagRebuild, m.Rebuild}, flag{flagCheck, m.Check}, flag{flagServerTime, m.ServerTime},

@@ -31,7 +31,7 @@ func (o *Options) plain() bool {
 
 // Plain reports whether a request with this ask may share a command: one record for all that is
 // asked for, in a limiter of which so many permits were free by the last reply, at most an int32.
-func (o *Options) Plain(ask Ask, free int64) bool {
+func (o *Options) Plain(ask BatchAsk, free int64) bool {
 	if ask.UpTo || ask.Partial || ask.Rebuild || ask.Lease > 0 || len(ask.Groups) == 0 || !o.plain() {
 		return false
 	}
@@ -63,7 +63,7 @@ func (r *AllowAll) Plain() bool {
 }
 
 // ArgsOfMany appends the arguments of an attempt, at the time that the command has.
-func (r *AcquireRequest) ArgsOfMany(args []any, e *Encoder, ask Ask, now int64) []any {
+func (r *AcquireRequest) ArgsOfMany(args []any, e *Encoder, ask BatchAsk, now int64) []any {
 	r.date(e, ask, now)
 	return append(args, r.permits, r.member.arg, e.own, e.flagsOfMany(ask.Check, ask.Next, false))
 }

@@ -67,10 +67,10 @@ func FuzzAcquireMany(f *testing.F) {
 		for i := range requests {
 			requests[i].Next(RecentIDs{})
 			args = requests[i].ArgsOfMany(
-				args, &encoders[i], Ask{Groups: []Group{{Size: size, Count: 1}}, Check: bits&8 > 0}, now,
+				args, &encoders[i], BatchAsk{Groups: []Group{{Size: size, Count: 1}}, Check: bits&8 > 0}, now,
 			)
 		}
-		ask := Ask{Groups: []Group{{Size: size, Count: 1, Rest: []int64{1}}}}
+		ask := BatchAsk{Groups: []Group{{Size: size, Count: 1, Rest: []int64{1}}}}
 		var joint AllowAll
 		joint.Next(limiters-singles, &ask)
 		for i := range joint.Parts {
@@ -154,11 +154,11 @@ func TestSharedCommandWithATakenID(t *testing.T) {
 		)
 		var single AcquireRequest
 		single.Next(RecentIDs{})
-		ask := Ask{Groups: []Group{{Size: 1, Count: 1, Rest: []int64{2}}}}
+		ask := BatchAsk{Groups: []Group{{Size: 1, Count: 1, Rest: []int64{2}}}}
 		var joint AllowAll
 		joint.Next(2, &ask)
 		joint.Parts[0].Encoder, joint.Parts[1].Encoder = &e, &e
-		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e, Ask{Groups: []Group{{Size: 3, Count: 1}}}, now)
+		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e, BatchAsk{Groups: []Group{{Size: 3, Count: 1}}}, now)
 		args = joint.ArgsOfMany(args, now)
 		var keys []any
 		for i := range 3 {
@@ -210,11 +210,12 @@ func TestSharedCommandTellsTheNextPermit(t *testing.T) {
 		)
 		var single AcquireRequest
 		single.Next(RecentIDs{})
-		ask := Ask{Groups: []Group{{Size: 1, Count: 1}}}
+		ask := BatchAsk{Groups: []Group{{Size: 1, Count: 1}}}
 		var joint AllowAll
 		joint.Next(1, &ask)
 		joint.Parts[0].Encoder = &e
-		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e, Ask{Groups: []Group{{Size: 1, Count: 1}}, Next: next}, now)
+		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e, BatchAsk{Groups: []Group{{Size: 1, Count: 1}}, Next: next},
+			now)
 		args = joint.ArgsOfMany(args, now)
 		var keys []any
 		for _, name := range []string{"0", "1"} {
@@ -242,28 +243,40 @@ func TestSharedCommandTellsTheNextPermit(t *testing.T) {
 
 // TestPlain: what may share a command.
 func TestPlain(t *testing.T) {
-	one := Ask{Groups: []Group{{Size: 2, Count: 3}}}
+	one := BatchAsk{Groups: []Group{{Size: 2, Count: 3}}}
 	for _, test := range []struct {
 		what string
 		o    Options
-		ask  Ask
+		ask  BatchAsk
 		free int64
 		want bool
 	}{
 		{"enough", Options{}, one, 6, true},
 		{"too little", Options{}, one, 5, false},
 		{"unknown", Options{}, one, -1, false},
-		{"two groups", Options{}, Ask{Groups: []Group{{Size: 2, Count: 3}, {Size: math.MaxInt64, Count: 1}}}, 6, false},
+		{
+			"two groups",
+			Options{},
+			BatchAsk{Groups: []Group{{Size: 2, Count: 3}, {Size: math.MaxInt64, Count: 1}}},
+			6,
+			false,
+		},
 		{
 			"a check, with details", Options{Own: Rate{Permits: 1, Interval: 1}},
-			Ask{Groups: one.Groups, Check: true, Detail: true, Strict: 1}, 6, true,
+			BatchAsk{Groups: one.Groups, Check: true, Detail: true, Strict: 1}, 6, true,
 		},
-		{"nothing asked", Options{}, Ask{}, 6, false},
-		{"a group that keeps permits free", Options{}, Ask{Groups: []Group{{Size: 1}, {Size: 1, Count: 1}}}, 6, false},
-		{"up to", Options{}, Ask{Groups: one.Groups, UpTo: true}, 6, false},
-		{"a part of the queue", Options{}, Ask{Groups: one.Groups, Partial: true}, 6, false},
-		{"a rebuild", Options{}, Ask{Groups: one.Groups, Rebuild: true}, 6, false},
-		{"a lease", Options{}, Ask{Groups: one.Groups, Lease: 1}, 6, false},
+		{"nothing asked", Options{}, BatchAsk{}, 6, false},
+		{
+			"a group that keeps permits free",
+			Options{},
+			BatchAsk{Groups: []Group{{Size: 1}, {Size: 1, Count: 1}}},
+			6,
+			false,
+		},
+		{"up to", Options{}, BatchAsk{Groups: one.Groups, UpTo: true}, 6, false},
+		{"a part of the queue", Options{}, BatchAsk{Groups: one.Groups, Partial: true}, 6, false},
+		{"a rebuild", Options{}, BatchAsk{Groups: one.Groups, Rebuild: true}, 6, false},
+		{"a lease", Options{}, BatchAsk{Groups: one.Groups, Lease: 1}, 6, false},
 		{"a granularity", Options{Granularity: time.Second}, one, 6, false},
 		{"records of requests", Options{RecordPerRequest: true}, one, 6, false},
 		{"the server's time", Options{ServerTime: true}, one, 6, false},

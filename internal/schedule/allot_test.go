@@ -60,8 +60,8 @@ func (b *Batch) carry(callers string) {
 	for _, text := range strings.Fields(callers) {
 		members = append(members, caller(text).request())
 	}
-	first, keeps := members[0], strings.HasSuffix(callers, "k")
-	if keeps {
+	first, reservations := members[0], strings.HasSuffix(callers, "k")
+	if reservations {
 		members = nil
 	}
 	b.members = append(b.members, members)

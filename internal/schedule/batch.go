@@ -19,7 +19,7 @@ const (
 // A Batch is one call for many requests.
 type Batch struct {
 	// a group is requests that ask for the same number of permits and stand next to each other
-	Ask     protocol.Ask
+	Ask     protocol.BatchAsk
 	Settled []*Request // those that the reply settled
 	Owner   any        // not used here
 
@@ -28,7 +28,7 @@ type Batch struct {
 	started  time.Time
 	members  [][]*Request // the requests of each group
 	requests int          // in all groups
-	// the groups from this one on are behind a keep whose date is not known; 0: none is
+	// the groups from this one on are behind a reservation whose date is not known; 0: none is
 	undated int
 	// Ask.Partial because the batch is full. Without full, the fair share leaves the rest to other
 	// clients
@@ -51,7 +51,7 @@ func (b *Batch) State() BatchState { return b.state }
 func (b *Batch) Reset() {
 	clear(b.Settled)
 	*b = Batch{
-		Ask:     protocol.Ask{Groups: b.Ask.Groups[:0]},
+		Ask:     protocol.BatchAsk{Groups: b.Ask.Groups[:0]},
 		Settled: b.Settled[:0],
 		Owner:   b.Owner,
 		members: emptied(b.members),
@@ -221,7 +221,7 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 		default:
 			q.looksAgain(r, m.Clock)
 			if q.settings.Limiters == 1 {
-				front.first, undated = q.kept(m.Clock, place, r.place)
+				front.first, undated = q.reserved(m.Clock, place, r.place)
 			}
 			may := !room.below() || upTo != nil
 			b.full = may && !(b.keep(front, undated) && b.add(r, q.settings.RecordPerRequest))
@@ -246,7 +246,7 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 // a place.
 func (q *Queue) carryTrying(m Moment, b *Batch, place int64) {
 	if len(q.trying) > 0 && !b.Ask.Partial {
-		kept, undated := q.kept(m.Clock, place, math.MaxInt64)
+		kept, undated := q.reserved(m.Clock, place, math.MaxInt64)
 		b.Ask.Partial = !b.keep(sizes{first: kept}, undated)
 	}
 	added := 0

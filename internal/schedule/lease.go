@@ -9,7 +9,7 @@ import (
 
 // lease.go has the leases of the limiter of a queue (package lease). A batch may bring one, and
 // requests are then granted from it without a call. While a caller waits, here or in a set that
-// contains the limiter, there is no lease: Join and Hold end it, and its permits come back for that
+// contains the limiter, there is no lease: Join and Reserve end it, and its permits come back for that
 // caller first.
 
 // Ledger returns the leases; nil: the limiter has none. Its methods belong to the owner of the
@@ -18,7 +18,7 @@ import (
 func (q *Queue) Ledger() *lease.Ledger { return q.ledger }
 
 // wanted reports whether callers wait for permits of the limiter.
-func (q *Queue) wanted() bool { return q.line.length > 0 || len(q.keeps) > 0 }
+func (q *Queue) wanted() bool { return q.line.length > 0 || len(q.reservations) > 0 }
 
 // FoundPending notes that a rebuild of the free permits is to be finished.
 func (q *Queue) FoundPending() { q.rebuild[0] = true }

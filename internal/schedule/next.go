@@ -40,7 +40,8 @@ func (q *Queue) Next(send []*Batch, now func() Moment, open func() *Batch) ([]*B
 
 // Idle reports whether no request, no batch and no lease uses the queue.
 func (q *Queue) Idle() bool {
-	return q.line.first == nil && len(q.trying) == 0 && len(q.upTo) == 0 && len(q.keeps) == 0 && q.inFlight == nil &&
+	return q.line.first == nil && len(q.trying) == 0 && len(q.upTo) == 0 && len(q.reservations) == 0 &&
+		q.inFlight == nil &&
 		q.detached == 0 && q.beside == 0 && q.pacer.linger == 0 && q.ledger.Idle()
 }
 

@@ -16,19 +16,19 @@ type Outcome struct {
 	At    int64 // score of the record of a grant, or when the process granted, µs
 	Local bool  // granted by the process
 	// of the other limiters of a set; nil without a reply, or with an error
-	others []Share
+	others []MemberOutcome
 }
 
 // Of returns what the outcome says of a limiter, numbered from 0. Without a reply, and with an
 // error, it says nothing.
-func (o *Outcome) Of(limiter int) Share {
+func (o *Outcome) Of(limiter int) MemberOutcome {
 	switch {
 	case limiter == 0:
-		return Share{o.Result, o.At}
+		return MemberOutcome{o.Result, o.At}
 	case limiter <= len(o.others):
 		return o.others[limiter-1]
 	}
-	return Share{}
+	return MemberOutcome{}
 }
 
 // A MemberError is an error that is about one limiter of a set.
@@ -40,8 +40,8 @@ type MemberError struct {
 func (e MemberError) Error() string { return e.Err.Error() }
 func (e MemberError) Unwrap() error { return e.Err }
 
-// A Share is what an outcome says of one limiter of a set.
-type Share struct {
+// A MemberOutcome is what an outcome says of one limiter of a set.
+type MemberOutcome struct {
 	Result
 	At int64
 }
@@ -57,37 +57,40 @@ type Result struct {
 }
 
 // grant returns the outcome of a grant, after which so many permits are free. It uses memory for
-// shares.
-func grant(g *protocol.Reply, free sizes, shares *[]Share) Outcome {
+// outcomes.
+func grant(g *protocol.Reply, free sizes, outcomes *[]MemberOutcome) Outcome {
 	o := Outcome{Result: Result{true, g.Rate, free.first, 0, g.NextAfter, g.ResetAfter}, At: g.At, Local: g.Local()}
 	if len(g.Others) == 0 {
 		return o
 	}
-	from := len(*shares)
+	from := len(*outcomes)
 	for i := range g.Others {
 		m := &g.Others[i]
-		*shares = append(*shares, Share{Result{true, m.Rate, free.rest[i], 0, m.NextAfter, m.ResetAfter}, m.At})
+		*outcomes = append(*outcomes,
+			MemberOutcome{Result{true, m.Rate, free.rest[i], 0, m.NextAfter, m.ResetAfter}, m.At})
 	}
-	o.others = (*shares)[from:]
+	o.others = (*outcomes)[from:]
 	return o
 }
 
 // refusal returns the outcome of a refusal. Each limiter of a set has a wait of its own. It uses
-// memory for shares.
-func refusal(g *protocol.Reply, v allotment, shares *[]Share) Outcome {
+// memory for outcomes.
+func refusal(g *protocol.Reply, v allotment, outcomes *[]MemberOutcome) Outcome {
 	o := Outcome{Result: Result{false, g.Rate, g.Free, v.wait, g.NextAfter, g.ResetAfter}}
 	if len(g.Others) == 0 {
 		return o
 	}
 	o.RetryAfter = g.WaitFor(v.group, 0)
-	from := len(*shares)
+	from := len(*outcomes)
 	for i := range g.Others {
 		m := &g.Others[i]
-		*shares = append(
-			*shares, Share{Result: Result{false, m.Rate, m.Free, g.WaitFor(v.group, 1+i), m.NextAfter, m.ResetAfter}},
+		*outcomes = append(
+			*outcomes, MemberOutcome{
+				Result: Result{false, m.Rate, m.Free, g.WaitFor(v.group, 1+i), m.NextAfter, m.ResetAfter},
+			},
 		)
 	}
-	o.others = (*shares)[from:]
+	o.others = (*outcomes)[from:]
 	return o
 }
 
@@ -98,26 +101,26 @@ func oneIf(is bool) int {
 	return 0
 }
 
-// Reserve corrects the outcomes of the refused requests of a complete batch that do not wait
-// (Reserved).
-func (q *Queue) Reserve(m Moment, b *Batch, local bool) {
+// Correct corrects the outcomes of the refused requests of a complete batch that do not wait
+// (Corrected).
+func (q *Queue) Correct(m Moment, b *Batch, local bool) {
 	for _, r := range b.Settled {
 		if r.Kind == Wait || r.Outcome.Err != nil {
 			continue
 		}
 		o := &r.Outcome
-		o.Result = q.Reserved(m, r.N, o.Result, local)
+		o.Result = q.Corrected(m, r.N, o.Result, local)
 		for i := range o.others {
-			o.others[i].Result = q.Reserved(m, r.Rest[i], o.others[i].Result, local)
+			o.others[i].Result = q.Corrected(m, r.Rest[i], o.others[i].Result, local)
 		}
 	}
 }
 
-// Reserved corrects the result of a request for n permits that does not wait. If it was refused,
+// Corrected corrects the result of a request for n permits that does not wait. If it was refused,
 // free permits are reserved for the waiting requests, so Remaining is 0, and RetryAfter is at least
 // the time until the first of them can be served. local: the process made the reply, which contains
 // that wait already.
-func (q *Queue) Reserved(m Moment, n int64, o Result, local bool) Result {
+func (q *Queue) Corrected(m Moment, n int64, o Result, local bool) Result {
 	first := q.line.first
 	// but reserved; if the queue is of a set, another limiter has refused
 	free := n <= o.Remaining && q.settings.Limiters == 1
@@ -126,7 +129,7 @@ func (q *Queue) Reserved(m Moment, n int64, o Result, local bool) Result {
 	}
 	o.Remaining = 0
 	if !local {
-		if free && (first != nil || len(q.keeps) == 0) {
+		if free && (first != nil || len(q.reservations) == 0) {
 			o.RetryAfter = time.Millisecond
 		}
 		if first != nil {

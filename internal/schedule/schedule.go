@@ -5,11 +5,11 @@
 // and nothing of Redis.
 //
 // Each event is a method of Queue: Join, Leave, Expire, Settle, Fail, Stalled, Changed,
-// SeeRedisson, GaveBack; for leases Refill, Together, and those of its Ledger; for keeps Hold,
-// Redate, Drop, Freed, Overlapped. What a queue
-// decides on changes only by its own events. After any of them, and at the time to wake, its owner
-// calls Next, and does what that returns. A superfluous call of Next has no effects, so the owner
-// need not know which events make a batch due.
+// SeeRedisson, GaveBack; for leases Refill, Together, and those of its Ledger; for reservations
+// Hold, Redate, Unreserve, Freed, Overlapped. What a queue decides on changes only by its own
+// events. After any of them, and at the time to wake, its owner calls Next, and does what that
+// returns. A superfluous call of Next has no effects, so the owner need not know which events make
+// a batch due.
 package schedule
 
 import (
@@ -71,8 +71,8 @@ type Queue struct {
 	ledger  *lease.Ledger // nil: the limiter has no leases
 	rebuild []bool        // the next batch finishes a rebuild of the free permits of these limiters
 
-	keeps    []*Keep   // of requests of sets, in the order of arrival
-	answered time.Time // when the last batch was complete, by the monotonic clock
+	reservations []*Reservation // of requests of sets, in the order of arrival
+	answered     time.Time      // when the last batch was complete, by the monotonic clock
 	// since the last batch was made, something has changed that may let a request be served
 	recheck bool
 	// how often that was something other than a new request. Invariant: once the reply to a batch

@@ -87,7 +87,7 @@ func TestSettleASet(t *testing.T) {
 	if !reflect.DeepEqual(f, want) {
 		t.Errorf("%+v, expected %+v", f, want)
 	}
-	s.q.Reserve(s.m, b, false) // changes nothing: no request waits
+	s.q.Correct(s.m, b, false) // changes nothing: no request waits
 	for i, want := range []struct {
 		state     State
 		allowed   bool
@@ -179,7 +179,7 @@ func TestFreeAt(t *testing.T) {
 		r := &Request{N: 1, Rest: []int64{1, 1}}
 		r.Outcome = Outcome{
 			Result: Result{RetryAfter: waits[0]},
-			others: []Share{{Result: Result{RetryAfter: waits[1]}}, {Result: Result{RetryAfter: waits[2]}}},
+			others: []MemberOutcome{{Result: Result{RetryAfter: waits[1]}}, {Result: Result{RetryAfter: waits[2]}}},
 		}
 		if at := r.FreeAt(0); !at.IsZero() {
 			t.Errorf("when it is not known: %v", at)
@@ -330,12 +330,12 @@ func TestWhatIsInFrontOfASetThatIsLeftOutIsKeptFree(t *testing.T) {
 func TestWhatSetsWaitForIsKeptFree(t *testing.T) {
 	s := newStory(t)
 	first, second, third := wait(1), wait(1), wait(1)
-	between, long, behind := &Keep{N: 1}, &Keep{N: 4, from: s.m.Clock.Add(100 * ms)}, &Keep{N: 3}
+	between, long, behind := &Reservation{N: 1}, &Reservation{N: 4, from: s.m.Clock.Add(100 * ms)}, &Reservation{N: 3}
 	s.join(first)
-	s.q.Hold(between, nil)
+	s.q.Reserve(between, nil)
 	s.join(second, third)
-	s.q.Hold(long, nil)
-	s.q.Hold(behind, nil)
+	s.q.Reserve(long, nil)
+	s.q.Reserve(behind, nil)
 	try := &Request{N: 1}
 	s.join(try)
 	b := s.sends(first, second, third, try)
@@ -352,7 +352,7 @@ func TestWhatSetsWaitForIsKeptFree(t *testing.T) {
 	if f.Granted != 1 || !f.Sleeps || second.state != Refused || try.state != Settled {
 		t.Errorf("%+v; the requests are %v and %v", f, second.state, try.state)
 	}
-	s.q.Reserve(s.m, b, false)
+	s.q.Correct(s.m, b, false)
 	if o := try.Outcome; o.Remaining != 0 || o.RetryAfter != 50*ms {
 		t.Errorf("%+v", o)
 	}
@@ -362,33 +362,33 @@ func TestWhatSetsWaitForIsKeptFree(t *testing.T) {
 	s.asks(b, 2, protocol.Group{Size: 1}, two)
 	s.q.Settle(s.m, b, s.reply(b, 0, 50*ms, 0, 2))
 	if s.q.Idle() {
-		t.Error("with keeps, the queue is idle")
+		t.Error("with reservations, the queue is idle")
 	}
 	s.join(&Request{N: 1})
 	b = s.sends(s.q.trying[0])
 	s.asks(b, 1, protocol.Group{Size: 8}, one)
 }
 
-// A request that does not wait, and is refused only because of a keep, waits as long as the reply
-// says, though permits are free.
+// A request that does not wait, and is refused only because of a reservation, waits as long as the
+// reply says, though permits are free.
 func TestAKeepIsNoReasonToTryAtOnce(t *testing.T) {
-	for _, keeps := range []bool{false, true} {
+	for _, reservations := range []bool{false, true} {
 		s := newStory(t)
-		if keeps {
-			s.q.Hold(&Keep{N: 2}, nil)
+		if reservations {
+			s.q.Reserve(&Reservation{N: 2}, nil)
 		}
 		try := &Request{N: 1}
 		s.join(try)
 		b := s.sends(try)
 		granted := make([]int64, len(b.Ask.Groups))
 		s.q.Settle(s.m, b, s.reply(b, 2, 50*ms, granted...))
-		s.q.Reserve(s.m, b, false)
+		s.q.Correct(s.m, b, false)
 		want := time.Millisecond
-		if keeps {
+		if reservations {
 			want = 50 * ms
 		}
 		if o := try.Outcome; o.Remaining != 0 || o.RetryAfter != want || o.NextAfter != want {
-			t.Errorf("keeps %v: %+v, expected a wait of %v", keeps, o, want)
+			t.Errorf("reservations %v: %+v, expected a wait of %v", reservations, o, want)
 		}
 	}
 }
@@ -400,7 +400,7 @@ func TestNoLeaseBesideAKeep(t *testing.T) {
 		t.Error("a lease may be taken")
 		return 0
 	}})
-	s.q.Hold(&Keep{N: 1, from: s.m.Clock.Add(time.Hour)}, nil)
+	s.q.Reserve(&Reservation{N: 1, from: s.m.Clock.Add(time.Hour)}, nil)
 	s.join(&Request{N: 1})
 	s.q.due(s.m)
 	s.q.fill(s.m, new(Batch))
@@ -410,64 +410,64 @@ func TestNoLeaseBesideAKeep(t *testing.T) {
 func TestKeepsAloneMakeNoCall(t *testing.T) {
 	s := newStory(t)
 	s.q.settings.Leaving = func(*Request) bool { return true }
-	s.q.Hold(&Keep{N: 1}, nil)
+	s.q.Reserve(&Reservation{N: 1}, nil)
 	s.join(&Request{N: 1})
 	s.sends()
 	s.wakes(0)
 }
 
-// InFront counts requests and keeps between the given keeps, but no keeps of the same set, and none
-// that do not count yet.
+// InFront counts requests and reservations between the given reservations, but no reservations of
+// the same set, and none that do not count yet.
 func TestInFront(t *testing.T) {
 	q, set, other := newStory(t).q, "this set", "another set"
-	hold := func(k *Keep) *Keep {
-		q.Hold(k, nil)
+	hold := func(k *Reservation) *Reservation {
+		q.Reserve(k, nil)
 		return k
 	}
 	q.Join(wait(1))
-	hold(&Keep{N: 2, Owner: other})
-	first := hold(&Keep{N: 1, Owner: set})
-	second := hold(&Keep{N: 1, Owner: set})
+	hold(&Reservation{N: 2, Owner: other})
+	first := hold(&Reservation{N: 1, Owner: set})
+	second := hold(&Reservation{N: 1, Owner: set})
 	q.Join(wait(4))
-	hold(&Keep{N: 8, Owner: other, from: start.Add(ms)})
-	hold(&Keep{N: 16, Owner: set}) // of a request that was served meanwhile
+	hold(&Reservation{N: 8, Owner: other, from: start.Add(ms)})
+	hold(&Reservation{N: 16, Owner: set}) // of a request that was served meanwhile
 	q.Join(wait(32))
-	third := hold(&Keep{N: 1, Owner: set})
+	third := hold(&Reservation{N: 1, Owner: set})
 	q.Join(wait(64))
-	hold(&Keep{N: 128, Owner: other})
+	hold(&Reservation{N: 128, Owner: other})
 	for after, want := range map[time.Duration][]Front{
 		0:      {{3, true}, {}, {36, false}},
 		ms:     {{3, true}, {}, {36, false}},
 		ms + 1: {{3, true}, {}, {44, false}},
 	} {
-		if got := q.InFront([]*Keep{first, second, third}, start.Add(after)); !slices.Equal(got, want) {
+		if got := q.InFront([]*Reservation{first, second, third}, start.Add(after)); !slices.Equal(got, want) {
 			t.Errorf("after %v: %v, expected %v", after, got, want)
 		}
 	}
 }
 
-// Once a keep is gone without a grant, those who wait are asked for at once. With nobody there is
-// nothing to do.
+// Once a reservation is gone without a grant, those who wait are asked for at once. With nobody
+// there is nothing to do.
 func TestDrop(t *testing.T) {
 	s := newStory(t)
-	gone, stays := &Keep{N: 5}, &Keep{N: 5}
-	s.q.Hold(gone, nil)
+	gone, stays := &Reservation{N: 5}, &Reservation{N: 5}
+	s.q.Reserve(gone, nil)
 	first := wait(1)
 	s.join(first)
-	s.q.Hold(stays, nil)
+	s.q.Reserve(stays, nil)
 	s.refuse(s.sends(first), time.Second)
 	s.wakes(time.Second)
-	s.q.Drop(gone, time.Time{})
-	if keeps := s.q.Keeps(); !slices.Equal(keeps, []*Keep{stays}) {
-		t.Errorf("%d keeps are left, or another one", len(keeps))
+	s.q.Unreserve(gone, time.Time{})
+	if reservations := s.q.Reservations(); !slices.Equal(reservations, []*Reservation{stays}) {
+		t.Errorf("%d reservations are left, or another one", len(reservations))
 	}
 	b := s.sends(first)
 	s.asks(b, 1, protocol.Group{Size: 1, Count: 1})
 	s.q.Settle(s.m, b, s.reply(b, 0, 0, 1))
-	s.q.Drop(stays, time.Time{})
+	s.q.Unreserve(stays, time.Time{})
 	s.wakes(0)
 	if !s.q.Idle() {
-		t.Error("without keeps, the queue is not idle")
+		t.Error("without reservations, the queue is not idle")
 	}
 }
 
@@ -500,13 +500,13 @@ func TestOverlapped(t *testing.T) {
 	} {
 		for _, drop := range []bool{false, true} { // Drop after a grant does the same
 			s := newStory(t)
-			k := &Keep{N: 1}
-			s.q.Hold(k, &Keep{from: start.Add(-ms)}) // dated
+			k := &Reservation{N: 1}
+			s.q.Reserve(k, &Reservation{from: start.Add(-ms)}) // dated
 			first := wait(1)
 			s.join(first)
 			sent := c.at(s, first)
 			if drop {
-				s.q.Drop(k, sent)
+				s.q.Unreserve(k, sent)
 			} else {
 				s.q.Overlapped(sent)
 			}
@@ -527,32 +527,33 @@ func TestOverlapped(t *testing.T) {
 	s.wakes(0)
 }
 
-// A request behind a keep whose date is not known is not refused: it may be in vain only because of
-// the keep. It is asked for again once the date is known, or the keep is gone.
+// A request behind a reservation whose date is not known is not refused: it may be in vain only
+// because of the reservation. It is asked for again once the date is known, or the reservation is
+// gone.
 func TestARequestBehindAKeepWithoutADateIsNotRefused(t *testing.T) {
 	eight, five := protocol.Group{Size: 8, Count: 1}, protocol.Group{Size: 5}
 	for _, failFast := range []bool{false, true} {
 		for what, c := range map[string]struct {
-			event func(s *story, k *Keep)
+			event func(s *story, k *Reservation)
 			asks  []protocol.Group
 		}{
-			"counts later": {func(s *story, k *Keep) {
+			"counts later": {func(s *story, k *Reservation) {
 				s.q.Redate(k, s.m.Clock.Add(time.Hour), s.m.Clock)
 			}, []protocol.Group{eight}},
-			"counts now": {func(s *story, k *Keep) {
+			"counts now": {func(s *story, k *Reservation) {
 				s.q.Redate(k, start.Add(-ms), s.m.Clock)
 			}, []protocol.Group{five, eight}},
-			"left":         {func(s *story, k *Keep) { s.q.Drop(k, time.Time{}) }, []protocol.Group{eight}},
-			"was granted":  {func(s *story, k *Keep) { s.q.Drop(k, start) }, []protocol.Group{eight}},
-			"granted late": {func(s *story, k *Keep) { s.q.Drop(k, s.m.Mono) }, []protocol.Group{eight}},
+			"left":         {func(s *story, k *Reservation) { s.q.Unreserve(k, time.Time{}) }, []protocol.Group{eight}},
+			"was granted":  {func(s *story, k *Reservation) { s.q.Unreserve(k, start) }, []protocol.Group{eight}},
+			"granted late": {func(s *story, k *Reservation) { s.q.Unreserve(k, s.m.Mono) }, []protocol.Group{eight}},
 		} {
 			s := newStory(t)
 			s.q.settings.FailFast = failFast
-			k, r := &Keep{N: 5}, wait(8)
+			k, r := &Reservation{N: 5}, wait(8)
 			if r.End = start.Add(500 * ms); !failFast {
 				r.Until = r.End
 			}
-			s.q.Hold(k, nil)
+			s.q.Reserve(k, nil)
 			s.join(r)
 			b := s.sends(r)
 			s.asks(b, 2, five, eight)
@@ -573,8 +574,8 @@ func TestARequestBehindAKeepWithoutADateIsNotRefused(t *testing.T) {
 	}
 }
 
-// A call is made again if a keep in front of a waiting request has its first date, or counts no
-// longer. Another date changes nothing.
+// A call is made again if a reservation in front of a waiting request has its first date, or counts
+// no longer. Another date changes nothing.
 func TestRedate(t *testing.T) {
 	past, later, latest := start.Add(-ms), start.Add(time.Minute), start.Add(time.Hour)
 	for _, c := range []struct {
@@ -589,12 +590,12 @@ func TestRedate(t *testing.T) {
 	} {
 		for _, behind := range []bool{true, false} {
 			s := newStory(t)
-			k, r := &Keep{N: 5, from: c.from}, wait(8)
-			s.q.Hold(k, k)
+			k, r := &Reservation{N: 5, from: c.from}, wait(8)
+			s.q.Reserve(k, k)
 			s.join(r)
 			if !behind {
-				k = &Keep{N: 5, from: c.from}
-				s.q.Hold(k, k)
+				k = &Reservation{N: 5, from: c.from}
+				s.q.Reserve(k, k)
 			}
 			s.refuse(s.sends(r), time.Second)
 			news := s.q.Redate(k, c.to, s.m.Clock)
@@ -602,20 +603,20 @@ func TestRedate(t *testing.T) {
 				t.Errorf("%s, behind %v: news %v, a batch is due: %v", c.what, behind, news, due)
 			}
 			if !k.from.Equal(c.to) {
-				t.Errorf("%s: the keep counts from %v on", c.what, k.from)
+				t.Errorf("%s: the reservation counts from %v on", c.what, k.from)
 			}
 		}
 	}
 }
 
-// A keep counts no earlier than that of the request in front of it in the same set.
+// A reservation counts no earlier than that of the request in front of it in the same set.
 func TestAKeepHasTheDateOfTheOneInFront(t *testing.T) {
 	s := newStory(t)
-	first, second := &Keep{N: 1, from: start.Add(time.Minute)}, &Keep{N: 2}
-	s.q.Hold(first, nil)
-	s.q.Hold(second, first)
+	first, second := &Reservation{N: 1, from: start.Add(time.Minute)}, &Reservation{N: 2}
+	s.q.Reserve(first, nil)
+	s.q.Reserve(second, first)
 	for after, want := range map[time.Duration]int64{0: 0, time.Minute + 1: 3} {
-		if n := s.q.Kept(start.Add(after)); n != want {
+		if n := s.q.Reserved(start.Add(after)); n != want {
 			t.Errorf("after %v, %d permits are kept, expected %d", after, n, want)
 		}
 	}

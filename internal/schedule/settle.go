@@ -128,7 +128,7 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 		f.Of(limiter).Unclaimed = unclaimed.of(limiter)
 	}
 	free := freeOf(g)
-	shares := make([]Share, 0, len(q.verdicts)*len(g.Others)) // memory for the outcomes
+	outcomes := make([]MemberOutcome, 0, len(q.verdicts)*len(g.Others)) // memory for the outcomes
 	// of the requests that do not wait, those which this batch carried
 	first := 0
 	for _, v := range q.verdicts {
@@ -144,7 +144,7 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 				q.settle(b, r, Outcome{Err: NotInTimeError{late}})
 				f.Denied++
 			default:
-				q.settle(b, r, grant(g, v.free, &shares))
+				q.settle(b, r, grant(g, v.free, &outcomes))
 				f.Granted++
 			}
 		case parted:
@@ -165,13 +165,13 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 				continue
 			}
 			beaten = beaten || f.Own == 0 && !r.free.IsZero() && !since.Before(r.free)
-			r.Outcome, r.free = refusal(g, v, &shares), since.Add(v.wait)
+			r.Outcome, r.free = refusal(g, v, &outcomes), since.Add(v.wait)
 			q.land(r, Refused)
 			if q.line.ready != r && free.fit(r) {
 				r.free = time.Time{} // it waits only for the requests in front, whose callers may leave
 			}
 		case refused:
-			o := refusal(g, v, &shares)
+			o := refusal(g, v, &outcomes)
 			if r.Kind == Wait && r.Until.IsZero() { // only a request that would wait in vain is refused then
 				o.Err = NotInTimeError{since.Add(v.wait)}
 			}

@@ -13,7 +13,7 @@ import (
 func (q *Queue) Clone(batches []*Batch, requests []*Request) (*Queue, []*Batch, []*Request) {
 	var c copier
 	next := *q
-	next.verdicts, next.keeps, next.rebuild = nil, slices.Clone(q.keeps), slices.Clone(q.rebuild)
+	next.verdicts, next.reservations, next.rebuild = nil, slices.Clone(q.reservations), slices.Clone(q.rebuild)
 	next.ledger = q.ledger.Clone()
 	next.pacer.members = slices.Clone(q.pacer.members)
 	for i := range next.pacer.members {
@@ -125,7 +125,7 @@ func (q *Queue) AppendState(to []int64, m Moment, batches []*Batch, requests []*
 	s.add(q.rates.first, q.mayPass.first)
 	s.add(q.rates.rest...)
 	s.add(q.mayPass.rest...)
-	for _, k := range q.keeps {
+	for _, k := range q.reservations {
 		s.add(k.N, nanos(k.from), k.place)
 	}
 	for _, b := range batches {

@@ -21,7 +21,10 @@ import (
 func TestStories(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		s := &stage{
-			m: at(0), requests: map[string]*Request{}, batches: map[string]*Batch{}, keeps: map[string]*Keep{},
+			m:            at(0),
+			requests:     map[string]*Request{},
+			batches:      map[string]*Batch{},
+			reservations: map[string]*Reservation{},
 		}
 		datadriven.RunTest(t, path, func(_ *testing.T, d *datadriven.TestData) string {
 			return s.play(arguments{t, d})
@@ -31,13 +34,13 @@ func TestStories(t *testing.T) {
 
 // A stage has the limiter, or the set of limiters, of a story.
 type stage struct {
-	q        *Queue
-	m        Moment
-	names    []string // of the requests that are not settled, in the order in which they came
-	requests map[string]*Request
-	batches  map[string]*Batch // in flight, by their numbers
-	keeps    map[string]*Keep
-	text     strings.Builder
+	q            *Queue
+	m            Moment
+	names        []string // of the requests that are not settled, in the order in which they came
+	requests     map[string]*Request
+	batches      map[string]*Batch // in flight, by their numbers
+	reservations map[string]*Reservation
+	text         strings.Builder
 }
 
 // say adds a line.
@@ -81,12 +84,12 @@ func (s *stage) play(a arguments) string {
 		}
 		s.q.Freed()
 	case "reserve":
-		s.keeps[name] = &Keep{N: a.number("permits", 1), Owner: name}
-		s.q.Hold(s.keeps[name], nil)
+		s.reservations[name] = &Reservation{N: a.number("permits", 1), Owner: name}
+		s.q.Reserve(s.reservations[name], nil)
 	case "redate":
-		s.q.Redate(s.keeps[name], s.m.Clock.Add(a.duration(a.text("from", "0s"))), s.m.Clock)
+		s.q.Redate(s.reservations[name], s.m.Clock.Add(a.duration(a.text("from", "0s"))), s.m.Clock)
 	case "serve":
-		s.q.Drop(s.keeps[name], s.m.Mono)
+		s.q.Unreserve(s.reservations[name], s.m.Mono)
 	case "take":
 		s.take(a.integer(name))
 	default:

@@ -72,7 +72,7 @@ func TestTurnsBehindARefusedRequest(t *testing.T) {
 	waiting := func(n int64, end time.Duration) *Request {
 		return &Request{N: n, Kind: Wait, End: start.Add(end), state: InFlight}
 	}
-	b := &Batch{Ask: protocol.Ask{Strict: 3}}
+	b := &Batch{Ask: protocol.BatchAsk{Strict: 3}}
 	g := &protocol.Reply{Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms}}
 	g.MakeOutcomes(3)
 	for i, r := range []*Request{waiting(10, 90*ms), waiting(5, 90*ms), waiting(1, 90*ms)} {
@@ -93,7 +93,7 @@ func TestTurnsBehindARefusedRequest(t *testing.T) {
 // Permits that are free for one behind a refused request are asked for again.
 func TestFreePermitsBehindARequestThatWouldWaitInVain(t *testing.T) {
 	q := New(Settings{FailFast: true})
-	b := &Batch{Ask: protocol.Ask{Strict: 2}}
+	b := &Batch{Ask: protocol.BatchAsk{Strict: 2}}
 	g := &protocol.Reply{Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Free: 3, Interval: 100 * ms}}
 	g.MakeOutcomes(2)
 	for i, n := range []int64{5, 2} {

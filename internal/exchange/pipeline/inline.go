@@ -10,10 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// inline.go lets the goroutine that sends a batch execute the run itself, without another
+// inline.go lets the goroutine that sends a job execute the run itself, without another
 // goroutine: handing a run over takes a fifth of the time of a call to a near node. That goroutine
 // notices nothing else meanwhile, not even that the context of its caller has ended. So an inline
-// run ends when it stalls, and its batch goes on elsewhere, as after a lost reply.
+// run ends when it stalls, and its job goes on elsewhere, as after a lost reply.
 
 const (
 	timedRuns = 16                          // so many runs tell the usual time
@@ -45,7 +45,7 @@ func (p *Pipeline) AllowInline(node *redis.Client) {
 	p.inliner.copy.Options().ContextTimeoutEnabled = true // each step of a command ends with its context
 }
 
-// lockedInline reports whether a batch that is about to be added may have an inline run: the
+// lockedInline reports whether a job that is about to be added may have an inline run: the
 // pipeline does nothing else, and its node is near.
 func (p *Pipeline) lockedInline() bool {
 	in := &p.inliner

@@ -23,12 +23,12 @@ func (b bounded) Process(ctx context.Context, cmd redis.Cmder) error {
 	}
 }
 
-// withSender runs a test with a pipeline to a node that has some slots. The test sends batches, and
+// withSender runs a test with a pipeline to a node that has some slots. The test sends jobs, and
 // learns whether their runs are inline.
 func withSender(t *testing.T, slots int, takes time.Duration, test func(n *node, send func() (c *call, inline bool))) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(takes)
-		p := New(bounded{n}, time.Second, ShortestStall, slots, MaxBatch)
+		p := New(bounded{n}, time.Second, ShortestStall, slots, MaxJobs)
 		p.inliner.copy = &redis.Client{} // not used: the node has no detour
 		send := func() (c *call, inline bool) {
 			c = &call{t: t, started: time.Now(), pipeline: p}
@@ -49,7 +49,7 @@ func withSender(t *testing.T, slots int, takes time.Duration, test func(n *node,
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if inFlight, stalled, queued := p.Load(); inFlight+stalled+queued != 0 {
-			t.Errorf("%d runs in flight, %d stalled, %d batches wait", inFlight, stalled, queued)
+			t.Errorf("%d runs in flight, %d stalled, %d jobs wait", inFlight, stalled, queued)
 		}
 	})
 }
@@ -61,7 +61,7 @@ func TestTheOnlyBatchForANearNodeIsInline(t *testing.T) {
 		if took := time.Since(began); !inline || took != ms {
 			t.Errorf("inline: %v, it took %v", inline, took)
 		}
-		c.expect("the batch", "done")
+		c.expect("the job", "done")
 
 		go send()
 		synctest.Wait()
@@ -71,7 +71,7 @@ func TestTheOnlyBatchForANearNodeIsInline(t *testing.T) {
 	})
 }
 
-// The goroutine of an inline run leaves the batches that have waited for its slot to another one.
+// The goroutine of an inline run leaves the jobs that have waited for its slot to another one.
 func TestAnInlineRunExecutesNoOther(t *testing.T) {
 	withSender(t, 1, ms, func(n *node, send func() (*call, bool)) {
 		began := time.Now()
@@ -90,7 +90,7 @@ func TestAnInlineRunExecutesNoOther(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 		time.Sleep(100 * ms)
-		behind.expect("the batch behind, whose run is not inline", "stalled", "done after a stall")
+		behind.expect("the job behind, whose run is not inline", "stalled", "done after a stall")
 	})
 }
 
@@ -112,7 +112,7 @@ func TestAnInlineRunThatStallsEnds(t *testing.T) {
 		if took := ended.Sub(began); !inline || took != ShortestStall {
 			t.Errorf("inline: %v, it took %v", inline, took)
 		}
-		c.expect("the batch", "stalled", context.DeadlineExceeded.Error())
+		c.expect("the job", "stalled", context.DeadlineExceeded.Error())
 
 		n.takes.Store(int64(ms))
 		for time.Since(ended) < inlinePause {
@@ -127,13 +127,13 @@ func TestAnInlineRunThatStallsEnds(t *testing.T) {
 	})
 }
 
-// An inline run loads no script, which would take a call that does not end in time. The batch goes
+// An inline run loads no script, which would take a call that does not end in time. The job goes
 // on elsewhere.
 func TestAnInlineRunLoadsNoScript(t *testing.T) {
 	withSender(t, MaxRuns, ms, func(n *node, send func() (*call, bool)) {
 		n.fail = func(redis.Cmder) error { return redis.ErrNoScript }
 		c, inline := send()
-		if c.expect("the batch", redis.ErrNoScript.Error()); !inline {
+		if c.expect("the job", redis.ErrNoScript.Error()); !inline {
 			t.Error("it is not inline")
 		}
 	})
@@ -157,6 +157,6 @@ func TestARunWithoutAnAnswerIsNotTimed(t *testing.T) {
 			t.Error("the run is inline, soon after one that stalled")
 		}
 		time.Sleep(2 * ShortestStall)
-		c.expect("the batch", "stalled", "done after a stall")
+		c.expect("the job", "stalled", "done after a stall")
 	})
 }

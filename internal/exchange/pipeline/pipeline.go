@@ -1,8 +1,8 @@
-// Package pipeline sends batches to a node: those that are sent at the same time share a run, which
+// Package pipeline sends jobs to a node: those that are sent at the same time share a run, which
 // is one Redis pipeline. A few runs are in flight at once. One that stalls delays only its own
-// batches. It does not know what a batch is for, nor whether an attempt that failed is repeated.
+// jobs. It does not know what a job is for, nor whether an attempt that failed is repeated.
 //
-// pipeline.go has the batches that wait and the slots for runs, run.go what one run does, states.go
+// pipeline.go has the jobs that wait and the slots for runs, run.go what one run does, states.go
 // the states of a run, inline.go which runs the sender executes itself.
 package pipeline
 
@@ -21,7 +21,7 @@ import (
 const (
 	MaxRuns    = 4   // runs of a pipeline that are in flight at once, each in a slot
 	MaxStalled = 4   // stalled runs of a pipeline that released their slot; more of them keep it
-	MaxBatch   = 256 // batches of a run
+	MaxJobs    = 256 // jobs of a run
 
 	// A run has stalled once it takes longer than ShortestStall and longer than stallFactor times
 	// its usual time. That multiple counts as no more than a quarter of the call timeout, or twice
@@ -31,9 +31,9 @@ const (
 	stallFactor   = 8
 )
 
-// A Batch is one call of a script, on behalf of some callers. A pipeline calls Started, Cancelled,
+// A Job is one call of a script, on behalf of some callers. A pipeline calls Started, Cancelled,
 // CanDecide, Sent and Breaker while it is locked, and the other methods while it is not.
-type Batch interface {
+type Job interface {
 	Started() time.Time        // when it was sent; its timeout counts from here
 	Cancelled() bool           // nobody waits for it any more
 	CanDecide() bool           // the process can decide in the place of its node
@@ -45,9 +45,9 @@ type Batch interface {
 	// nothing waits for it from stallAt on.
 	Begun(due, stallAt time.Time)
 	// Command makes the command; with text it carries the script's text instead of its SHA-1. It
-	// may serve some of the batches behind, the first ones, whose Command is not called then: it
+	// may serve some of the jobs behind, the first ones, whose Command is not called then: it
 	// returns how many.
-	Command(ctx context.Context, text bool, behind []Batch) (cmd redis.Cmder, served int)
+	Command(ctx context.Context, text bool, behind []Job) (cmd redis.Cmder, served int)
 	Err() error        // of the last command
 	Missing(err error) // the server lacks the script; the command is made again
 	Script() *script.Script
@@ -58,18 +58,18 @@ type Batch interface {
 	Unsent()                        // it is not sent, since it is cancelled
 }
 
-// A Pipeline sends the batches for one node.
+// A Pipeline sends the jobs for one node.
 type Pipeline struct {
 	Breaker breaker.Breaker // of the node
 
 	node        script.Redis
-	timeout     time.Duration // of a batch, from when it is sent
+	timeout     time.Duration // of a job, from when it is sent
 	maxInFlight int           // runs that may hold a slot
-	maxBatch    int           // batches in a run
+	maxJobs     int           // jobs in a run
 	patient     time.Duration // a run that takes no longer has not stalled
 
 	mu       sync.Mutex    // guards the fields below, and the last fields of each run
-	waiting  []Batch       // for a slot
+	waiting  []Job         // for a slot
 	inFlight int           // runs that hold a slot
 	stalled  int           // runs in flight that released theirs
 	usual    time.Duration // smoothed time of a run that had an answer
@@ -77,13 +77,13 @@ type Pipeline struct {
 	inliner  inliner
 }
 
-// New returns a pipeline to a node, for batches with a timeout. Runs that take no longer than
+// New returns a pipeline to a node, for jobs with a timeout. Runs that take no longer than
 // patient have not stalled.
-func New(node script.Redis, timeout, patient time.Duration, runs, batches int) *Pipeline {
-	return &Pipeline{node: node, timeout: timeout, maxInFlight: runs, maxBatch: batches, patient: patient}
+func New(node script.Redis, timeout, patient time.Duration, runs, jobs int) *Pipeline {
+	return &Pipeline{node: node, timeout: timeout, maxInFlight: runs, maxJobs: jobs, patient: patient}
 }
 
-// Load returns how many runs hold a slot, how many released theirs, and how many batches wait for
+// Load returns how many runs hold a slot, how many released theirs, and how many jobs wait for
 // one.
 func (p *Pipeline) Load() (inFlight, stalled, queued int) {
 	p.mu.Lock()
@@ -91,13 +91,13 @@ func (p *Pipeline) Load() (inFlight, stalled, queued int) {
 	return p.inFlight, p.stalled, len(p.waiting)
 }
 
-// Admit takes a batch, and returns a run for the caller to execute if a slot is free; else nil. If
+// Admit takes a job, and returns a run for the caller to execute if a slot is free; else nil. If
 // the run may be inline, it is where possible.
-func (p *Pipeline) Admit(b Batch, inline bool) *Run {
+func (p *Pipeline) Admit(j Job, inline bool) *Run {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	inline = inline && p.lockedInline()
-	p.waiting = append(p.waiting, b)
+	p.waiting = append(p.waiting, j)
 	t := p.lockedLoad()
 	if t != nil {
 		t.inline = inline
@@ -107,7 +107,7 @@ func (p *Pipeline) Admit(b Batch, inline bool) *Run {
 
 // Methods whose names begin with locked are called with the mutex of the pipeline locked.
 
-// lockedLoad puts waiting batches into a run if a slot is free; else it returns nil.
+// lockedLoad puts waiting jobs into a run if a slot is free; else it returns nil.
 func (p *Pipeline) lockedLoad() *Run {
 	if len(p.waiting) == 0 || p.inFlight >= p.maxInFlight {
 		return nil
@@ -122,30 +122,30 @@ func (p *Pipeline) lockedLoad() *Run {
 	} else {
 		t = newRun(p)
 	}
-	n := min(len(p.waiting), p.maxBatch)
+	n := min(len(p.waiting), p.maxJobs)
 	t.lockedBegin(p.waiting[:n])
 	p.waiting = slices.Delete(p.waiting, 0, n)
 	return t
 }
 
-// lockedDropCancelled removes the waiting batches whose callers are all cancelled, so that no
+// lockedDropCancelled removes the waiting jobs whose callers are all cancelled, so that no
 // permits are taken for them. It tells them so in the background.
 func (p *Pipeline) lockedDropCancelled() {
-	gone := func(b Batch) bool { return b.Cancelled() }
-	if !slices.ContainsFunc(p.waiting[:min(len(p.waiting), p.maxBatch)], gone) {
+	gone := func(j Job) bool { return j.Cancelled() }
+	if !slices.ContainsFunc(p.waiting[:min(len(p.waiting), p.maxJobs)], gone) {
 		return
 	}
-	var dropped []Batch
-	p.waiting = slices.DeleteFunc(p.waiting, func(b Batch) bool {
-		if !gone(b) {
+	var dropped []Job
+	p.waiting = slices.DeleteFunc(p.waiting, func(j Job) bool {
+		if !gone(j) {
 			return false
 		}
-		dropped = append(dropped, b)
+		dropped = append(dropped, j)
 		return true
 	})
 	go func() {
-		for _, b := range dropped {
-			b.Unsent()
+		for _, j := range dropped {
+			j.Unsent()
 		}
 	}()
 }

@@ -76,7 +76,7 @@ func (p *pile) Exec(context.Context) ([]redis.Cmder, error) {
 	return p.cmds, nil
 }
 
-// A call is a batch that logs what happens to it.
+// A call is a job that logs what happens to it.
 type call struct {
 	t        *testing.T
 	started  time.Time
@@ -125,7 +125,7 @@ func (c *call) Late()                      { c.note("late") }
 func (c *call) Stalled()                   { c.note("stalled") }
 func (c *call) Unsent()                    { c.note("unsent") }
 
-func (c *call) Command(ctx context.Context, text bool, _ []Batch) (redis.Cmder, int) {
+func (c *call) Command(ctx context.Context, text bool, _ []Job) (redis.Cmder, int) {
 	name := "sha"
 	if text {
 		name = "text"
@@ -147,10 +147,10 @@ func (c *call) Done(regular bool) {
 	}
 }
 
-// withPipeline runs a test with a pipeline to a node. The test sends batches.
+// withPipeline runs a test with a pipeline to a node. The test sends jobs.
 func withPipeline(t *testing.T, n *node, test func(send func() *call)) {
 	synctest.Test(t, func(t *testing.T) {
-		p := New(n, time.Second, ShortestStall, MaxRuns, MaxBatch)
+		p := New(n, time.Second, ShortestStall, MaxRuns, MaxJobs)
 		test(func() *call {
 			c := &call{t: t, started: time.Now(), pipeline: p}
 			if run := p.Admit(c, false); run != nil {
@@ -161,7 +161,7 @@ func withPipeline(t *testing.T, n *node, test func(send func() *call)) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if inFlight, stalled, queued := p.Load(); inFlight+stalled+queued != 0 {
-			t.Errorf("%d runs in flight, %d stalled, %d batches wait", inFlight, stalled, queued)
+			t.Errorf("%d runs in flight, %d stalled, %d jobs wait", inFlight, stalled, queued)
 		}
 	})
 }
@@ -175,7 +175,7 @@ func TestBatchesShareARunOnceTheSlotsAreTaken(t *testing.T) {
 		}
 		time.Sleep(20 * ms)
 		for _, c := range calls {
-			c.expect("a batch", "done")
+			c.expect("a job", "done")
 		}
 	})
 	if n.single != MaxRuns || len(n.runs) != 1 || n.runs[0] != 3 {
@@ -189,12 +189,12 @@ func TestAReplyThatHasArrivedCounts(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	const timeout = 50 * ms
 	for range 30 { // the timer does not fire before the reply each time
-		p := New(reading(timeout+5*ms), timeout, ShortestStall, MaxRuns, MaxBatch)
+		p := New(reading(timeout+5*ms), timeout, ShortestStall, MaxRuns, MaxJobs)
 		c := &call{t: t, started: time.Now(), pipeline: p}
 		p.Admit(c, false).Execute()
 		c.mu.Lock()
 		if len(c.log) == 0 || !strings.HasPrefix(c.log[len(c.log)-1], "done") || slices.Contains(c.log, "late") {
-			t.Errorf("what happened to the batch: %q", c.log)
+			t.Errorf("what happened to the job: %q", c.log)
 		}
 		c.mu.Unlock()
 	}
@@ -222,13 +222,13 @@ func TestStalledRunReleasesItsSlot(t *testing.T) {
 		n.takes.Store(0)
 		behind := send()
 		time.Sleep(ShortestStall)
-		behind.expect("the batch that waited for a slot", "done")
+		behind.expect("the job that waited for a slot", "done")
 		for _, c := range calls {
-			c.expect("a batch in a stalled run", "stalled")
+			c.expect("a job in a stalled run", "stalled")
 		}
 		time.Sleep(480 * ms)
 		for _, c := range calls {
-			c.expect("a batch in a stalled run", "stalled", "done after a stall")
+			c.expect("a job in a stalled run", "stalled", "done after a stall")
 		}
 	})
 }
@@ -256,7 +256,7 @@ func TestMissingScriptIsLoaded(t *testing.T) {
 	withPipeline(t, n, func(send func() *call) {
 		c := send()
 		time.Sleep(10 * ms)
-		c.expect("a batch", "missing", "load", "done")
+		c.expect("a job", "missing", "load", "done")
 	})
 }
 
@@ -276,7 +276,7 @@ func TestScriptThatCannotBeLoadedIsSent(t *testing.T) {
 		withPipeline(t, n, func(send func() *call) {
 			c := send()
 			time.Sleep(10 * ms)
-			c.expect("a batch", log...)
+			c.expect("a job", log...)
 		})
 	}
 }
@@ -290,7 +290,7 @@ func TestCancelledBatchesAreNotSent(t *testing.T) {
 		gone, kept := send(), send()
 		gone.gone.Store(true)
 		time.Sleep(30 * ms)
-		gone.expect("a cancelled batch", "unsent")
+		gone.expect("a cancelled job", "unsent")
 		kept.expect("the other one", "done")
 	})
 }
@@ -301,7 +301,7 @@ func TestOtherErrorsAreTheBatchs(t *testing.T) {
 	withPipeline(t, n, func(send func() *call) {
 		c := send()
 		time.Sleep(10 * ms)
-		c.expect("a batch", "broken")
+		c.expect("a job", "broken")
 	})
 }
 
@@ -324,16 +324,16 @@ func TestEndedRunIgnoresItsNode(t *testing.T) {
 	})
 }
 
-// A panic, of a hook of the Redis client or of what a batch calls, passes through the goroutine
-// that executes a run. If that recovers, the slot is free, the node owes no reply, and no batch
+// A panic, of a hook of the Redis client or of what a job calls, passes through the goroutine
+// that executes a run. If that recovers, the slot is free, the node owes no reply, and no job
 // waits for ever.
 func TestAPanicLeaksNoSlot(t *testing.T) {
 	for _, hook := range []bool{true, false} {
-		t.Run(map[bool]string{true: "a hook", false: "the first batch"}[hook], func(t *testing.T) {
+		t.Run(map[bool]string{true: "a hook", false: "the first job"}[hook], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newNode(ms)
-				p := New(n, time.Second, ShortestStall, 1, MaxBatch)
-				p.inFlight = 1 // so that the batches share a run
+				p := New(n, time.Second, ShortestStall, 1, MaxJobs)
+				p.inFlight = 1 // so that the jobs share a run
 				calls := []*call{{panics: !hook}, {}}
 				n.fail = func(cmd redis.Cmder) error {
 					if hook && cmd == calls[0].cmd {
@@ -356,12 +356,12 @@ func TestAPanicLeaksNoSlot(t *testing.T) {
 				if recovered(run.Execute) == nil {
 					t.Error("the panic has ended")
 				}
-				calls[0].expect("the first batch", "late")
-				calls[1].expect("the other batch", "late")
+				calls[0].expect("the first job", "late")
+				calls[1].expect("the other job", "late")
 				time.Sleep(time.Minute)
-				behind.expect("the batch behind", "done")
+				behind.expect("the job behind", "done")
 				if inFlight, stalled, queued := p.Load(); inFlight+stalled+queued != 0 {
-					t.Errorf("%d runs in flight, %d stalled, %d batches wait", inFlight, stalled, queued)
+					t.Errorf("%d runs in flight, %d stalled, %d jobs wait", inFlight, stalled, queued)
 				}
 				if p.Breaker.Broken() {
 					t.Error("the node is away")

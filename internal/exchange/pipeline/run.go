@@ -12,19 +12,19 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// A Run is one Redis pipeline: commands of batches, and their replies.
+// A Run is one Redis pipeline: commands of jobs, and their replies.
 type Run struct {
 	pipeline   *Pipeline
 	Start      func() // the method Execute: go Start() does not allocate
-	batches    []Batch
-	unanswered []Batch         // batches without a reply
+	jobs       []Job
+	unanswered []Job           // jobs without a reply
 	cmds       []redis.Cmder   // their commands
 	timer      *time.Timer     // calls onTimer
 	ctx        context.Context // ends by expire
 	expire     context.CancelFunc
 	bound      *bound
 	inline     bool
-	breaker    *breaker.Breaker // of its batches
+	breaker    *breaker.Breaker // of its jobs
 	started    time.Time
 	stall      time.Duration // the run has stalled if it takes longer
 	state      runState      // guarded by the mutex of the pipeline
@@ -37,16 +37,16 @@ func newRun(p *Pipeline) *Run {
 	return t
 }
 
-// lockedBegin fills t with batches, and starts its time.
-func (t *Run) lockedBegin(batches []Batch) {
+// lockedBegin fills t with jobs, and starts its time.
+func (t *Run) lockedBegin(jobs []Job) {
 	p := t.pipeline
 	t.state.to(running)
 	t.inline = false
-	t.batches = append(t.batches[:0], batches...)
-	t.breaker = t.batches[0].Breaker()
+	t.jobs = append(t.jobs[:0], jobs...)
+	t.breaker = t.jobs[0].Breaker()
 	t.started = time.Now()
 	t.bound = &bound{t.ctx, t, t.started.Add(p.timeout)}
-	t.stall = min(max(p.patient, min(stallFactor*p.usual, max(2*p.usual, p.timeout/4))), t.left(t.batches))
+	t.stall = min(max(p.patient, min(stallFactor*p.usual, max(2*p.usual, p.timeout/4))), t.left(t.jobs))
 	if t.timer == nil {
 		t.timer = time.AfterFunc(t.stall, t.onTimer)
 	} else {
@@ -54,7 +54,7 @@ func (t *Run) lockedBegin(batches []Batch) {
 	}
 }
 
-// A bound is the context of a run's commands. It ends once all batches are complete though the
+// A bound is the context of a run's commands. It ends once all jobs are complete though the
 // commands are not, and when an inline run stalls. A run that is used again gets a new one, so that
 // a late call of NodeAway can be told from one for the current use.
 type bound struct {
@@ -81,7 +81,7 @@ func (t *Run) Go() {
 	}
 }
 
-// Execute executes t, and then further runs while batches wait for its slot. After an inline run
+// Execute executes t, and then further runs while jobs wait for its slot. After an inline run
 // these get a new goroutine.
 func (t *Run) Execute() {
 	if t.inline {
@@ -99,7 +99,7 @@ func (t *Run) Execute() {
 // none.
 func (t *Run) execute() (next *Run) {
 	var slot, regular, whole bool // t has a slot; it never stalled; nothing has panicked
-	t.breaker.Begin(t.bound, t.batches[0].Prober())
+	t.breaker.Begin(t.bound, t.jobs[0].Prober())
 	defer func() {
 		if whole {
 			next = t.leave(slot, regular)
@@ -108,20 +108,20 @@ func (t *Run) execute() (next *Run) {
 		}
 	}()
 	t.carry()
-	answered := slices.ContainsFunc(t.batches, func(b Batch) bool { return script.IsThere(b.Err()) })
+	answered := slices.ContainsFunc(t.jobs, func(j Job) bool { return script.IsThere(j.Err()) })
 	t.breaker.End(t.bound, answered)
 	slot, regular = t.end(answered)
-	for i, b := range t.batches {
-		b.Done(regular)
-		t.batches[i] = nil
+	for i, j := range t.jobs {
+		j.Done(regular)
+		t.jobs[i] = nil
 	}
 	whole = true
 	return nil
 }
 
 // end notes that the commands have ended, and whether the node answered. It reports whether t has a
-// slot, and whether it never stalled. A run of one batch that never stalled gives its slot back
-// here: a batch that is sent while this one completes needs it.
+// slot, and whether it never stalled. A run of one job that never stalled gives its slot back
+// here: a job that is sent while this one completes needs it.
 func (t *Run) end(answered bool) (slot, regular bool) {
 	p := t.pipeline
 	p.mu.Lock()
@@ -131,7 +131,7 @@ func (t *Run) end(answered bool) (slot, regular bool) {
 	switch {
 	case !slot:
 		p.stalled--
-	case regular && len(t.batches) == 1:
+	case regular && len(t.jobs) == 1:
 		p.inFlight--
 		slot = false
 	}
@@ -154,8 +154,8 @@ func (t *Run) leave(slot, unused bool) *Run {
 	return p.lockedLoad()
 }
 
-// breakOff ends t after a panic, of a hook of the Redis client or of what a batch calls. Its slot
-// is free again, and the batches that are not complete are late.
+// breakOff ends t after a panic, of a hook of the Redis client or of what a job calls. Its slot
+// is free again, and the jobs that are not complete are late.
 func (t *Run) breakOff(slot bool) {
 	if !t.isOver() {
 		t.breaker.End(t.bound, false)
@@ -164,20 +164,20 @@ func (t *Run) breakOff(slot bool) {
 	if next := t.leave(slot, false); next != nil {
 		go next.Start()
 	}
-	for _, b := range t.batches {
-		if b != nil {
-			b.Late()
+	for _, j := range t.jobs {
+		if j != nil {
+			j.Late()
 		}
 	}
 }
 
-// carry sends commands until each batch has a reply. If the server lacks the script even after it
+// carry sends commands until each job has a reply. If the server lacks the script even after it
 // was loaded, the first command of each further round carries the script's text; those behind it
 // find the script then, unless it is removed meanwhile.
 func (t *Run) carry() {
-	t.unanswered = append(t.unanswered[:0], t.batches...)
-	for _, b := range t.batches {
-		b.Begun(b.Started().Add(t.pipeline.timeout), t.started.Add(t.stall))
+	t.unanswered = append(t.unanswered[:0], t.jobs...)
+	for _, j := range t.jobs {
+		j.Begun(j.Started().Add(t.pipeline.timeout), t.started.Add(t.stall))
 	}
 	script.Supply(t.loadScripts, func(text bool) bool {
 		t.cmds = t.cmds[:0]
@@ -193,12 +193,12 @@ func (t *Run) carry() {
 		} else {
 			t.exchange()
 		}
-		t.unanswered = slices.DeleteFunc(t.unanswered, func(b Batch) bool {
-			err := b.Err()
+		t.unanswered = slices.DeleteFunc(t.unanswered, func(j Job) bool {
+			err := j.Err()
 			if !script.Lacking(err) || t.inline { // to load a script may take longer than an inline run
 				return true
 			}
-			b.Missing(err)
+			j.Missing(err)
 			return false
 		})
 		return len(t.unanswered) > 0
@@ -206,13 +206,13 @@ func (t *Run) carry() {
 	clear(t.cmds)
 }
 
-// loadScripts loads the scripts of the batches without a reply.
+// loadScripts loads the scripts of the jobs without a reply.
 func (t *Run) loadScripts() (err error) {
 	var loaded []*script.Script
-	for _, b := range t.unanswered {
-		if s := b.Script(); !slices.Contains(loaded, s) {
+	for _, j := range t.unanswered {
+		if s := j.Script(); !slices.Contains(loaded, s) {
 			loaded = append(loaded, s)
-			err = cmp.Or(err, b.Load(t.bound))
+			err = cmp.Or(err, j.Load(t.bound))
 		}
 	}
 	return err
@@ -228,22 +228,22 @@ func (t *Run) exchange() {
 	_, _ = pipe.Exec(t.bound)
 }
 
-// left returns the time until the first of some batches is late. The timeout of a batch counts from
+// left returns the time until the first of some jobs is late. The timeout of a job counts from
 // when it is sent, not from when it gets a slot.
-func (t *Run) left(batches []Batch) time.Duration {
-	first := batches[0].Started()
-	for _, b := range batches[1:] {
-		if b.Started().Before(first) {
-			first = b.Started()
+func (t *Run) left(jobs []Job) time.Duration {
+	first := jobs[0].Started()
+	for _, j := range jobs[1:] {
+		if j.Started().Before(first) {
+			first = j.Started()
 		}
 	}
 	return max(t.pipeline.timeout-time.Since(first), 0)
 }
 
-// onTimer is called when the run stalls, and when batches of it are late.
+// onTimer is called when the run stalls, and when jobs of it are late.
 func (t *Run) onTimer() { t.overdue(nil) }
 
-// NodeAway completes at once the batches on which the process can decide, without waiting for the
+// NodeAway completes at once the jobs on which the process can decide, without waiting for the
 // commands.
 func (b *bound) NodeAway() { b.run.overdue(b) }
 
@@ -252,16 +252,16 @@ func (b *bound) Sent() bool {
 	t := b.run
 	t.pipeline.mu.Lock()
 	defer t.pipeline.mu.Unlock()
-	return t.bound == b && t.state != over && slices.ContainsFunc(t.batches, Batch.Sent)
+	return t.bound == b && t.state != over && slices.ContainsFunc(t.jobs, Job.Sent)
 }
 
-// overdue is called when the run stalls, when batches of it are late, and when its node is found to
+// overdue is called when the run stalls, when jobs of it are late, and when its node is found to
 // be away, with the bound of the use that this is about. The first call tells the breaker of the
 // stall, releases the slot, unless MaxStalled runs have done so and this one is not late yet, and
-// lets the limiters send their next batches. Each call completes the batches that are late or, if
+// lets the limiters send their next jobs. Each call completes the jobs that are late or, if
 // the node is away, that the process can decide on. If the node is away, this also holds for the
-// batches that wait for a slot. If the run is late and still has its slot, and no later call was
-// answered, all waiting batches are completed. A reply that has arrived counts: see script.Grace.
+// jobs that wait for a slot. If the run is late and still has its slot, and no later call was
+// answered, all waiting jobs are completed. A reply that has arrived counts: see script.Grace.
 func (t *Run) overdue(away *bound) {
 	p := t.pipeline
 	p.mu.Lock()
@@ -269,28 +269,28 @@ func (t *Run) overdue(away *bound) {
 		p.mu.Unlock()
 		return
 	}
-	late, node := t.left(t.batches) == 0, t.breaker
+	late, node := t.left(t.jobs) == 0, t.breaker
 	var prober breaker.Prober // once it has stalled
 	if t.state == running {
 		t.state.to(stalled)
 		if !late && away == nil {
-			prober = t.batches[0].Prober()
+			prober = t.jobs[0].Prober()
 		}
 	}
 	if late && t.lockedGrace() {
 		p.mu.Unlock()
 		return
 	}
-	ends := func(b Batch) bool { return time.Since(b.Started()) >= p.timeout || away != nil && b.CanDecide() }
-	var behind []Batch
+	ends := func(j Job) bool { return time.Since(j.Started()) >= p.timeout || away != nil && j.CanDecide() }
+	var behind []Job
 	switch {
-	case late && t.state == stalled && p.Breaker.Silent(t.batches[0].Started()):
+	case late && t.state == stalled && p.Breaker.Silent(t.jobs[0].Started()):
 		behind, p.waiting = p.waiting, nil
 	case away != nil:
 		behind, p.waiting = split(p.waiting, ends)
 	}
 	next := t.lockedRelease(late)
-	ended, rest := split(t.batches, ends)
+	ended, rest := split(t.jobs, ends)
 	t.lockedWait(rest)
 	p.mu.Unlock()
 	if next != nil {
@@ -299,18 +299,18 @@ func (t *Run) overdue(away *bound) {
 	if prober != nil {
 		go node.Stalled(prober)
 	}
-	for _, b := range append(ended, behind...) {
-		b.Late()
+	for _, j := range append(ended, behind...) {
+		j.Late()
 	}
-	for _, b := range rest {
-		b.Stalled()
+	for _, j := range rest {
+		j.Stalled()
 	}
 	if len(rest) == 0 || t.inline {
 		t.expire() // after complete: the end of this context must not be taken for the end of a caller's
 	}
 }
 
-// lockedGrace lets the goroutine that reads a reply run before its batches are late, with the
+// lockedGrace lets the goroutine that reads a reply run before its jobs are late, with the
 // pipeline unlocked meanwhile. It reports whether nothing waits for the commands any more.
 func (t *Run) lockedGrace() bool {
 	t.pipeline.mu.Unlock()
@@ -332,9 +332,9 @@ func (t *Run) lockedRelease(late bool) *Run {
 	return p.lockedLoad()
 }
 
-// lockedWait lets the run that has stalled wait until the first of the rest of its batches is late,
+// lockedWait lets the run that has stalled wait until the first of the rest of its jobs is late,
 // if there is one.
-func (t *Run) lockedWait(rest []Batch) {
+func (t *Run) lockedWait(rest []Job) {
 	switch {
 	case len(rest) > 0:
 		t.timer.Reset(t.left(rest))
@@ -345,13 +345,13 @@ func (t *Run) lockedWait(rest []Batch) {
 	}
 }
 
-// split returns the batches that end, and the rest.
-func split(batches []Batch, ends func(Batch) bool) (ended, rest []Batch) {
-	for _, b := range batches {
-		if ends(b) {
-			ended = append(ended, b)
+// split returns the jobs that end, and the rest.
+func split(jobs []Job, ends func(Job) bool) (ended, rest []Job) {
+	for _, j := range jobs {
+		if ends(j) {
+			ended = append(ended, j)
 		} else {
-			rest = append(rest, b)
+			rest = append(rest, j)
 		}
 	}
 	return ended, rest

@@ -13,7 +13,7 @@ import (
 //	stalled    it takes too long, or its node is away. It keeps
 //	           its slot: MaxStalled runs have released theirs      → released, emptied, over
 //	released   the same, and it has released its slot              → abandoned, over
-//	emptied    all its batches are complete, though its commands
+//	emptied    all its jobs are complete, though its commands
 //	           are not. It has a slot                              → over
 //	abandoned  the same, and it has no slot                        → over
 //	over       its commands have ended                             → running, if it is used again
@@ -57,5 +57,5 @@ func (s *runState) to(next runState) {
 // while: see Run.execute.
 func (s runState) hasSlot() bool { return s == running || s == stalled || s == emptied }
 
-// waits reports whether batches of the run wait for its commands.
+// waits reports whether jobs of the run wait for its commands.
 func (s runState) waits() bool { return s == running || s == stalled || s == released }

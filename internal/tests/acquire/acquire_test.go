@@ -433,7 +433,7 @@ func TestWaitsOfTheFirstCall(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
 		l := r.Limiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
-		ask := protocol.Ask{Groups: rig.Groups(1, 12), Detail: true}
+		ask := protocol.BatchAsk{Groups: rig.Groups(1, 12), Detail: true}
 		g, err := rig.OneCall(t.Context(), l, ask)
 		if err != nil || g.Granted(0, ask.Groups[0]) != 10 || g.Wait(0) != time.Minute || g.ResetAfter != time.Minute {
 			t.Errorf("%+v, %v", g, err)

@@ -18,10 +18,10 @@ import (
 
 // An asker makes one call for groups of callers of a limiter. again: the call is made a second
 // time, as after a lost reply.
-type asker func(ctx context.Context, l *rratelimiter.Limiter, ask protocol.Ask, again bool) (protocol.Reply, error)
+type asker func(ctx context.Context, l *rratelimiter.Limiter, ask protocol.BatchAsk, again bool) (protocol.Reply, error)
 
 // askOne asks by acquire.lua.
-func askOne(ctx context.Context, l *rratelimiter.Limiter, ask protocol.Ask, again bool) (protocol.Reply, error) {
+func askOne(ctx context.Context, l *rratelimiter.Limiter, ask protocol.BatchAsk, again bool) (protocol.Reply, error) {
 	var q protocol.AcquireRequest
 	q.Next(protocol.RecentIDs{})
 	encoder := rig.LimiterCore(l).Encoder()
@@ -43,7 +43,7 @@ func askOne(ctx context.Context, l *rratelimiter.Limiter, ask protocol.Ask, agai
 }
 
 // askTwo asks the limiter and another one by allowall.lua. Each request wants one permit of that.
-func askTwo(ctx context.Context, l *rratelimiter.Limiter, ask protocol.Ask, again bool) (protocol.Reply, error) {
+func askTwo(ctx context.Context, l *rratelimiter.Limiter, ask protocol.BatchAsk, again bool) (protocol.Reply, error) {
 	other := l.Client().RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerHour(1000)))
 	ask.Groups = slices.Clone(ask.Groups)
 	for i := range ask.Groups {
@@ -101,7 +101,8 @@ func TestPermitsAreKeptFree(t *testing.T) {
 						l := r.Limiter("rl", append(options, rratelimiter.WithRate(rratelimiter.PerMinute(10)))...)
 						r.Try(l, 2)
 						r.Advance(time.Second)
-						g, err := ask(t.Context(), l, protocol.Ask{Groups: c.groups, Strict: c.strict, Detail: true},
+						g, err := ask(t.Context(), l,
+							protocol.BatchAsk{Groups: c.groups, Strict: c.strict, Detail: true},
 							again)
 						r.Must(err)
 						used := int64(2)

@@ -104,7 +104,7 @@ func TestLimitersShareARun(t *testing.T) {
 		if calls := alone + commands; calls < limiters/16 || calls > limiters/8 { // up to 16 share a call
 			t.Errorf("%d calls for %d limiters", calls, limiters)
 		}
-		if alone > pipeline.MaxRuns || pipelines > limiters/pipeline.MaxBatch+pipeline.MaxRuns {
+		if alone > pipeline.MaxRuns || pipelines > limiters/pipeline.MaxJobs+pipeline.MaxRuns {
 			t.Errorf("%d calls by themselves, %d pipelines", alone, pipelines)
 		}
 		if most := slow.most.Load(); most != pipeline.MaxRuns {

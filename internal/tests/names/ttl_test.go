@@ -120,7 +120,7 @@ func TestKeepAliveRenewsAllThreeKeys(t *testing.T) {
 			r.CheckTTL(time.Minute, "rl") // reading does not extend the TTL
 		}
 
-		// Setting a rate without keep-alive removes the TTLs, and the keep-alive from the
+		// Setting a rate without keep-alive removes the TTLs, and the reservation-alive from the
 		// configuration.
 		for _, opts := range [][]rratelimiter.SetOption{nil, {rratelimiter.KeepState()}} {
 			r.SetRate(l, rate, opts...)
@@ -129,7 +129,7 @@ func TestKeepAliveRenewsAllThreeKeys(t *testing.T) {
 			r.Try(l, 1)
 			r.CheckTTL(0, keys...)
 			if keep := r.Redis.HGet(ctx, "rl", "keepAliveTime").Val(); keep != "0" {
-				t.Errorf("the keep-alive is %q, want 0", keep)
+				t.Errorf("the reservation-alive is %q, want 0", keep)
 			}
 		}
 		// A TTL that was set otherwise stays.

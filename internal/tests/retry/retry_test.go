@@ -42,55 +42,67 @@ func given(g protocol.Reply, groups []protocol.Group) (given []int64) {
 
 var lossyCalls = []struct {
 	name   string
-	ask    protocol.Ask
+	ask    protocol.BatchAsk
 	opts   []rratelimiter.LimiterOption
 	given  []int64 // of 100 permits a minute
 	used   int64
 	member int // records
 }{
-	{"granted whole", protocol.Ask{Groups: rig.Groups(7, 3)}, nil, []int64{3}, 21, 1},
-	{"granted in part", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9)}, nil, []int64{2, 0, 6}, 98, 1},
+	{"granted whole", protocol.BatchAsk{Groups: rig.Groups(7, 3)}, nil, []int64{3}, 21, 1},
+	{"granted in part", protocol.BatchAsk{Groups: rig.Groups(40, 2, 30, 3, 3, 9)}, nil, []int64{2, 0, 6}, 98, 1},
 	{
-		"granted in part, with waits", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9), Detail: true}, nil,
+		"granted in part, with waits", protocol.BatchAsk{Groups: rig.Groups(40, 2, 30, 3, 3, 9), Detail: true}, nil,
 		[]int64{2, 0, 6}, 98, 1,
 	},
 	{
-		"a queue that is blocked", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9), Strict: 2}, nil,
+		"a queue that is blocked", protocol.BatchAsk{Groups: rig.Groups(40, 2, 30, 3, 3, 9), Strict: 2}, nil,
 		[]int64{2, 0, 0}, 80,
 		1,
 	},
 	{
-		"a queue that goes on", protocol.Ask{Groups: rig.Groups(7, 3, 5, 2), Strict: 1, Partial: true}, nil,
+		"a queue that goes on", protocol.BatchAsk{Groups: rig.Groups(7, 3, 5, 2), Strict: 1, Partial: true}, nil,
 		[]int64{3, 0},
 		21, 1,
 	},
 	{
-		"permits are kept free", protocol.Ask{Groups: rig.Groups(40, 0, 30, 2, 3, 9), Strict: 1}, nil, []int64{0, 2, 0},
+		"permits are kept free", protocol.BatchAsk{Groups: rig.Groups(40, 0, 30, 2, 3, 9), Strict: 1}, nil,
+		[]int64{0, 2, 0},
 		60,
 		1,
 	},
 	{
-		"permits are kept free behind others", protocol.Ask{Groups: rig.Groups(30, 2, 40, 0, 3, 9), Strict: 2}, nil,
+		"permits are kept free behind others", protocol.BatchAsk{Groups: rig.Groups(30, 2, 40, 0, 3, 9), Strict: 2},
+		nil,
 		[]int64{2, 0, 0}, 60, 1,
 	},
-	{"more than the rate beside others", protocol.Ask{Groups: rig.Groups(101, 1, 60, 2)}, nil, []int64{-1, 1}, 60, 1},
-	{"what is free", protocol.Ask{Groups: rig.Groups(250, 1), UpTo: true}, nil, []int64{100}, 100, 1},
 	{
-		"nothing", protocol.Ask{Groups: rig.Groups(60, 1, 101, 1)},
+		"more than the rate beside others",
+		protocol.BatchAsk{Groups: rig.Groups(101, 1, 60, 2)},
+		nil,
+		[]int64{-1, 1},
+		60,
+		1,
+	},
+	{"what is free", protocol.BatchAsk{Groups: rig.Groups(250, 1), UpTo: true}, nil, []int64{100}, 100, 1},
+	{
+		"nothing", protocol.BatchAsk{Groups: rig.Groups(60, 1, 101, 1)},
 		[]rratelimiter.LimiterOption{rratelimiter.WithRate(rratelimiter.Rate{Permits: 50, Interval: time.Minute})},
 		[]int64{1, -1}, 60, 1,
 	},
-	{"a record per request", protocol.Ask{Groups: rig.Groups(40, 2, 30, 3, 3, 9)},
+	{"a record per request", protocol.BatchAsk{Groups: rig.Groups(40, 2, 30, 3, 3, 9)},
 		[]rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}, []int64{2, 0, 6}, 98, 8},
-	{"a record per request, and permits are kept free", protocol.Ask{Groups: rig.Groups(40, 0, 30, 2, 3, 9), Strict: 1},
-		[]rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}, []int64{0, 2, 0}, 60, 2},
-	{"by the server's clock", protocol.Ask{Groups: rig.Groups(7, 3, 90, 1)},
+	{
+		"a record per request, and permits are kept free",
+		protocol.BatchAsk{Groups: rig.Groups(40, 0, 30, 2, 3, 9), Strict: 1},
+		[]rratelimiter.LimiterOption{rratelimiter.WithRecordPerRequest()}, []int64{0, 2, 0}, 60, 2,
+	},
+	{"by the server's clock", protocol.BatchAsk{Groups: rig.Groups(7, 3, 90, 1)},
 		[]rratelimiter.LimiterOption{rratelimiter.WithServerTime()}, []int64{3, 0}, 21, 1},
 	{
-		"joined to a record", protocol.Ask{Groups: rig.Groups(7, 3)},
+		"joined to a record", protocol.BatchAsk{Groups: rig.Groups(7, 3)},
 		[]rratelimiter.LimiterOption{rratelimiter.WithGranularity(6 * time.Second)}, []int64{3}, 21, 1,
 	},
-	{"joined to a record in part", protocol.Ask{Groups: rig.Groups(7, 3, 90, 1)},
+	{"joined to a record in part", protocol.BatchAsk{Groups: rig.Groups(7, 3, 90, 1)},
 		[]rratelimiter.LimiterOption{rratelimiter.WithGranularity(6 * time.Second)}, []int64{3, 0}, 21, 1},
 }
 
@@ -355,7 +367,7 @@ func TestIDsThatStartAgainAtZero(t *testing.T) {
 		r.SetRate(l, rratelimiter.PerMinute(10))
 		rig.Core(c).Identity().StartAt(1<<24 - 3)
 		tap.Plan(rig.Plan{Cut: true})
-		ask := protocol.Ask{Groups: rig.Groups(1, 6)}
+		ask := protocol.BatchAsk{Groups: rig.Groups(1, 6)}
 		if g, err := rig.OneCall(t.Context(), l, ask); err != nil || g.Granted(0, ask.Groups[0]) != 6 {
 			t.Errorf("%+v, %v", g, err)
 		}
@@ -491,7 +503,7 @@ func TestOvertakenAttemptTakesNothing(t *testing.T) {
 		r := rig.New(t, s)
 		l := r.Limiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 		var q protocol.AcquireRequest
-		ask := protocol.Ask{Groups: rig.Groups(2, 2)}
+		ask := protocol.BatchAsk{Groups: rig.Groups(2, 2)}
 		early := q.Args(nil, rig.LimiterCore(l).Encoder(), ask, false)
 		early[1] = string(early[1].([]byte))
 		r.Advance(10 * time.Millisecond)
@@ -518,7 +530,7 @@ func TestOvertakenSharedCommandTakesNothing(t *testing.T) {
 		r := rig.New(t, s)
 		l := r.Limiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 		r.SetRate(l, rratelimiter.PerMinute(10))
-		encoder, ask := rig.LimiterCore(l).Encoder(), protocol.Ask{Groups: rig.Groups(2, 2)}
+		encoder, ask := rig.LimiterCore(l).Encoder(), protocol.BatchAsk{Groups: rig.Groups(2, 2)}
 		now := r.Now().UnixMicro()
 		var q protocol.AcquireRequest
 		early := append([]any{protocol.NowOfMany(now)}, q.ArgsOfMany(nil, encoder, ask, now)...)
@@ -552,7 +564,7 @@ func TestOvertakenAttemptOfAllowAllTakesNothing(t *testing.T) {
 			r.Limiter("a", rratelimiter.WithRate(rate)), r.Limiter("b", rratelimiter.WithRate(rate)),
 		}
 		var q protocol.AllowAll
-		q.Next(len(limiters), &protocol.Ask{Groups: []protocol.Group{{Size: 1, Rest: []int64{2}, Count: 2}}})
+		q.Next(len(limiters), &protocol.BatchAsk{Groups: []protocol.Group{{Size: 1, Rest: []int64{2}, Count: 2}}})
 		var keys []string
 		for i, l := range limiters {
 			q.Parts[i].Encoder = rig.LimiterCore(l).Encoder()

@@ -160,7 +160,7 @@ func Keys(l *rratelimiter.Limiter) []string {
 }
 
 // OneCall requests permits for several groups of callers in a call of its own.
-func OneCall(ctx context.Context, l *rratelimiter.Limiter, ask protocol.Ask) (protocol.Reply, error) {
+func OneCall(ctx context.Context, l *rratelimiter.Limiter, ask protocol.BatchAsk) (protocol.Reply, error) {
 	return LimiterCore(l).DoWithRetry(ctx, new(script.Attempts), ask)
 }
 

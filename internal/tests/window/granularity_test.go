@@ -220,7 +220,7 @@ func TestGranularityOfABatchBesideAStalledOne(t *testing.T) {
 		r.SetRate(l, rratelimiter.PerSecond(10))
 		r.ToBucket(d, 10*time.Millisecond)
 		r.Try(l, 3)
-		_, err := rig.OneCall(t.Context(), l, protocol.Ask{Groups: rig.Groups(2, 1), Apart: true})
+		_, err := rig.OneCall(t.Context(), l, protocol.BatchAsk{Groups: rig.Groups(2, 1), Apart: true})
 		r.Must(err)
 		if state := rig.State(t, l); state.Used != 5 || state.Records != 2 || !state.Oldest.Equal(state.Newest) {
 			t.Errorf("%+v", state)
@@ -346,7 +346,7 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 		r.SetRate(l, rratelimiter.PerSecond(10))
 		r.ToBucket(100*time.Millisecond, 5*time.Millisecond)
 		other.Try(coarse, 4) // back after 1095 ms
-		g, err := rig.OneCall(t.Context(), l, protocol.Ask{Groups: []protocol.Group{
+		g, err := rig.OneCall(t.Context(), l, protocol.BatchAsk{Groups: []protocol.Group{
 			{Size: 5, Count: 1}, {Size: 3, Count: 1}, {Size: 7, Count: 1},
 		}, Detail: true})
 		r.Must(err)
@@ -358,7 +358,7 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 
 		// If its permits return last, all requests wait for them.
 		r.Advance(200 * time.Millisecond)
-		g, err = rig.OneCall(t.Context(), l, protocol.Ask{Groups: []protocol.Group{
+		g, err = rig.OneCall(t.Context(), l, protocol.BatchAsk{Groups: []protocol.Group{
 			{Size: 1, Count: 1}, {Size: 9, Count: 1}, {Size: 10, Count: 1},
 		}, Detail: true})
 		r.Must(err)

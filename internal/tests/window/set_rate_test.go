@@ -152,7 +152,7 @@ func TestANewRateBeforeItsRecordsAreAddedUp(t *testing.T) {
 				t.Errorf("%s: %v, %v", test.name, set, notes)
 			}
 			for notes.Has(protocol.RebuildPending) {
-				g, err := rig.OneCall(t.Context(), l, protocol.Ask{Rebuild: true})
+				g, err := rig.OneCall(t.Context(), l, protocol.BatchAsk{Rebuild: true})
 				r.Must(err)
 				notes = g.Notes
 			}
