@@ -9,8 +9,8 @@ import (
 
 // lease.go has the leases of the limiter of a queue (package lease). A batch may bring one, and
 // requests are then granted from it without a call. While a caller waits, here or in a set that
-// contains the limiter, there is no lease: Join and Reserve end it, and its permits come back for that
-// caller first.
+// contains the limiter, there is no lease: Join and Reserve end it, and its permits come back for
+// that caller first.
 
 // Ledger returns the leases; nil: the limiter has none. Its methods belong to the owner of the
 // queue as those of the queue do, but for Holds and Grant. After them, as after an event, the owner
