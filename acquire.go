@@ -269,9 +269,9 @@ func (c *Client) AllowAllN(ctx context.Context, permits []int64, limiters ...*Li
 // when the permits of that one are free, but also before: after pauses of about 10 ms at first and
 // 15 s at most, each twice as long as the one before. Another caller may have given permits back.
 // Then callers have no strict order. One that was too late when permits returned asks up to 5 ms
-// before those that wait for the first time. While it waits, one more call to each limiter keeps
-// those with a keep-alive, as [Rate] says; it is repeated after an interval and 500 ms, for a
-// limiter without keep-alive after 15 s.
+// before those that wait for the first time. While AcquireAll waits, it also calls each limiter, so
+// that Redis keeps those with a keep-alive, as [Rate] says: again after the interval and 500 ms, or
+// after 15 s without a keep-alive.
 //
 // The errors are those of [Limiter.Acquire]. With [WithFailFast] for one of the limiters,
 // AcquireAll returns a *[NotInTimeError] as soon as a reply shows that it cannot have the permits
@@ -545,9 +545,9 @@ func (c *Client) waitInOrder(
 	}
 }
 
-// pauseInOrder blocks for d. Meanwhile it keeps the limiters in Redis: stay has the times at which
-// they must be asked for that again; zero: at once. If such a call fails, the next round of the
-// caller tells why.
+// pauseInOrder blocks for d. Meanwhile it keeps the limiters in Redis: stay[i] is when limiters[i]
+// needs its next call for that; zero: now. A call that fails is repeated in the next pause, and its
+// error is dropped.
 func (c *Client) pauseInOrder(ctx context.Context, d time.Duration, limiters []*Limiter, stay []time.Time) error {
 	now := time.Now()
 	end := now.Add(d)

@@ -29,8 +29,8 @@ type Descriptor struct {
 	// of a descriptor that ends with this entry; rratelimiter.Unlimited if HasRate is false, too
 	Rate    rratelimiter.Rate
 	HasRate bool // false: the rule is only for descriptors with further entries
-	// Instead of Rate, of a rate for a month or a year; HasRate is true. It cannot be combined with
-	// Lease.
+	// The quota, if the rate is for a month or a year: Rate is not used then, and HasRate is true.
+	// It cannot be combined with Lease.
 	Quota  Quota
 	Shadow bool // the descriptor is counted, but refuses no request
 	// The hits of the descriptor were used already: they count in full, free or not. It cannot be

@@ -33,9 +33,10 @@ type Quota struct {
 // String returns the quota as in a file: "20000/month".
 func (q Quota) String() string { return strconv.FormatInt(q.Permits, 10) + "/" + q.Period }
 
-// Limiter returns the limiter of the quota with a name, on the Redis of a client and by its
-// rratelimiter.WithNameMapper. The client's observer sees its requests and charges as those of a
-// limiter, each with one call. If another limit refuses a request, a guard gives its permits back.
+// Limiter returns the limiter of the quota with a name, in the client's Redis. The client's
+// rratelimiter.WithNameMapper applies. The client's observer sees its requests and charges as those
+// of a limiter, each with one call. If another limit refuses a request, a guard gives its permits
+// back.
 func (q Quota) Limiter(client *rratelimiter.Client, name string, opts ...classic.Option) httplimit.Allower {
 	return q.limiter(client.Redis(), client, name, opts...)
 }
@@ -211,13 +212,14 @@ func (q counted) Charge(ctx context.Context, n int64) (rratelimiter.Result, erro
 	return r, err
 }
 
-// tell reports a request and its call, unless the context had ended before the call.
+// tell reports a request. It also reports its call, unless none was made.
 func (q counted) tell(ctx context.Context, call rratelimiter.CallInfo, request rratelimiter.RequestInfo) {
 	observer, err := q.client.Observer(), request.Err
 	if observer == nil {
 		return
 	}
-	if ctx.Err() == nil || !errors.Is(err, ctx.Err()) || errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+	called := ctx.Err() == nil || !errors.Is(err, ctx.Err()) || errors.Is(err, rratelimiter.ErrOutcomeUnknown)
+	if called && !errors.Is(err, rratelimiter.ErrInvalidPermits) {
 		call.Limiter, call.Latency, call.Err, call.Attempts = q.name, request.Latency, err, 1
 		if errors.Is(err, rratelimiter.ErrExceedsRate) {
 			call.Attempts = 0

@@ -1,5 +1,5 @@
 // Package dispatch connects the callers of each limiter with Redis. For each limiter it has a lock,
-// a schedule.Queue, a lease.Ledger and a timer. Package schedule decides which callers share a
+// a schedule.Queue and a timer. Package schedule decides which callers share a
 // call, and package exchange how a call reaches its node. Package dispatch also has what belongs to
 // a limiter and not to a queue: checks of the records, the deny cache, local decisions, and the
 // calls of all other methods.
@@ -131,13 +131,9 @@ func (c *Client) Topology() *script.Topology { return c.exchange.Topology() }
 func (c *Client) Clock() time.Time { return c.config.Clock() }
 
 // now returns the time by the client's clock and by the monotonic one.
-func (c *Client) now() schedule.Moment { return c.times(false) }
-
-// times returns the time by the clock that dates grants, and by the monotonic one. The server's
-// clock is not known.
-func (c *Client) times(server bool) schedule.Moment {
+func (c *Client) now() schedule.Moment {
 	now := time.Now()
-	if c.ownClock && !server {
+	if c.ownClock {
 		return schedule.Moment{Clock: c.Clock(), Mono: now}
 	}
 	return schedule.Moment{Clock: now, Mono: now}

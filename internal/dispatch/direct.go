@@ -59,12 +59,15 @@ func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask proto
 // Stay makes a call as for a caller that waits, which is refused whatever is free. Redis then keeps
 // the limiter for longer than the time returned; 0: it has no keep-alive.
 func (l *Limiter) Stay(ctx context.Context) (time.Duration, error) {
-	const all = 1 << 32 // more than any rate
-	ask := protocol.BatchAsk{Groups: []protocol.Group{{Size: all}, {Size: 1, Count: 1}}, Strict: 2}
-	g, err := within(ctx, l, func(ctx context.Context) (protocol.Reply, error) {
-		return l.DoWithRetry(ctx, new(script.Attempts), ask)
-	})
-	return schedule.Kept(&g.Member), err
+	ask := protocol.BatchAsk{Groups: []protocol.Group{{Size: protocol.MostPermits}, {Size: 1, Count: 1}}, Strict: 2}
+	for {
+		g, err := within(ctx, l, func(ctx context.Context) (protocol.Reply, error) {
+			return l.DoWithRetry(ctx, new(script.Attempts), ask)
+		})
+		if err != nil || !g.Notes.Has(protocol.More) { // expired records that remain hide the keep-alive
+			return schedule.Kept(&g.Member), err
+		}
+	}
 }
 
 // Release gives n permits back that callers were granted: the oldest ones if granted is 0.

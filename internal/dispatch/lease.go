@@ -42,7 +42,7 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan)
 	if !q.ledger.Holds() {
 		return Result{}, loan{}
 	}
-	now := l.client.times(l.settings.ServerTime)
+	now := l.client.now()
 	held, left, refill := q.ledger.Grant(n, now)
 	if held == nil {
 		q.event(func(s *schedule.Queue) { held, left, refill = s.Ledger().Take(n, now) })

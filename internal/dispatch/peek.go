@@ -40,7 +40,7 @@ func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 		return Result{}, err
 	}
 	q := l.client.enter(l)
-	now := l.client.times(l.settings.ServerTime)
+	now := l.client.now()
 	held, left := q.ledger.Offers(n, now)
 	ask := protocol.BatchAsk{Detail: true, Next: true, Rebuild: q.schedule.Rebuild(0)}
 	if first := q.schedule.Refused(); first > 0 {

@@ -83,11 +83,11 @@ func (q *queue) event(happens func(s *schedule.Queue)) {
 	q.exit()
 }
 
-// look lets something be read of a queue.
-func (q *queue) look(read func(s *schedule.Queue)) {
+// look calls f with the queue locked, and does nothing afterwards.
+func (q *queue) look(f func(s *schedule.Queue)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	read(q.schedule)
+	f(q.schedule)
 }
 
 // exit is the end of event, for a queue that is locked.

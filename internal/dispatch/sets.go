@@ -73,7 +73,7 @@ func (r *request) reserve(set *queue) {
 			after = front[i].Reservation
 		}
 		q.schedule.Reserve(res.Reservation, after)
-		q.client.lender.giveBackLater(q, q.ledger.Returns()) // nothing else follows from it
+		q.client.lender.giveBackLater(q, q.ledger.Returns()) // what else follows can wait
 		q.mu.Unlock()
 		r.reservations = append(r.reservations, res)
 	}

@@ -23,8 +23,8 @@ const MaxLeases = 1 << 16
 // Its owner calls one method at a time. Only Holds and Grant may be called at any time.
 //
 // A nil Ledger is that of a limiter without leases. Grant, Take, Void, Brought, Start, Done,
-// Change, Returning and Sweep panic on it. The other methods of this file report that there is no
-// lease, and have no other effect.
+// Change, Returning, Sweep and Unused panic on it. Its other methods report that there is no lease,
+// and have no other effect.
 type Ledger struct {
 	lasts   time.Duration                     // of a lease, by the options
 	server  bool                              // the server's clock dates leases
@@ -211,7 +211,7 @@ func (l *Ledger) Ticket() Ticket {
 type Draft struct {
 	Callers int
 	Asked   int64 // permits that the callers ask for
-	// the batch may take permits ahead: no caller waits for them, and no change is under way
+	// the batch may take permits ahead, as far as its queue knows
 	May bool
 }
 
@@ -308,8 +308,7 @@ func (l *Ledger) begin(held *Lease, m Moment) {
 // used tells the demand how much of a lease was used.
 func (l *Ledger) used(held *Lease) { l.demand.Granted(held.Used()) }
 
-// End ends the leases, and gives back what is unused: a caller waits, for whom permits come back
-// first, or there is no demand.
+// End ends the leases, and gives back what is unused, if that is worth a call.
 func (l *Ledger) End() {
 	if !l.Holds() {
 		return
@@ -377,8 +376,8 @@ func (l *Ledger) SweepAt() time.Time {
 	return l.sweeps
 }
 
-// Sweep ends the leases that are over. A lease that is over is kept for as long as it lasted: if
-// the limiter is used again, its next lease has the right size at once.
+// Sweep gives back what is unused of a lease that is over, and removes it a lease's time later: if
+// the limiter is used again until then, its next lease has the right size at once.
 func (l *Ledger) Sweep(m Moment) {
 	held := l.current.Load()
 	if held == nil {

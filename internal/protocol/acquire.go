@@ -85,8 +85,8 @@ func (o Options) wholeScores() string {
 // force, with the note RateMismatch.
 const mostSets = 3
 
-// mostPermits is the highest rate that scripts calculate with (MAX_NUMBER in lua/shared/base.lua).
-const mostPermits = 1e15
+// MostPermits is the highest rate that scripts calculate with (MAX_NUMBER in lua/shared/base.lua).
+const MostPermits = 1e15
 
 // An AcquireRequest holds the arguments of acquire.lua for one call and its retries. Its memory is
 // reused for the next call.
@@ -247,7 +247,7 @@ func idsOf(permits int64) int64 {
 	if permits <= math.MaxUint32 {
 		return 1
 	}
-	return 1 + min(permits, mostPermits)/math.MaxUint32
+	return 1 + min(permits, MostPermits)/math.MaxUint32
 }
 
 // setGroups makes the arguments for the groups: of each its size and its count, which is negative

@@ -50,7 +50,7 @@ func (r *Charge) Args(args []any, find bool) []any {
 		m.date(now, first)
 		flags := flagsOf(m.common(m.Sets), flag{flagCheck, m.Check}, flag{flagServerTime, m.ServerTime})
 		args = append(
-			args, m.record, m.own, flags, orNone(m.Bucket()), millisText(m.since), m.ids, min(m.Permits, mostPermits),
+			args, m.record, m.own, flags, orNone(m.Bucket()), millisText(m.since), m.ids, min(m.Permits, MostPermits),
 			m.MaxDebt,
 		)
 	}

@@ -48,7 +48,7 @@ func TestNotesAreThoseOfScripts(t *testing.T) {
 	want := map[string]int64{
 		"MORE": int64(More), "REBUILD_PENDING": int64(RebuildPending), "RATE_MISMATCH": int64(RateMismatch),
 		"FOREIGN_WRITER": int64(ForeignWriter), "MANY": int64(Many),
-		"MAX_NUMBER": mostPermits, "MAX_RECORD": math.MaxUint32, "FRACTIONS_BELOW": fractions,
+		"MAX_NUMBER": MostPermits, "MAX_RECORD": math.MaxUint32, "FRACTIONS_BELOW": fractions,
 		"MAX_EXPIRED": 2000, "MAX_ADDED": 256, // only scripts use these
 	}
 	for i, name := range []string{"MISSING", "GARBLED", "NEGATIVE", "ABOVE", "DRIFTED", "EMPTY", "LOW", "HIGH"} {

@@ -14,7 +14,8 @@ type Values[K comparable, V any] struct {
 	young, old map[K]*V
 }
 
-// Get returns the value of a key. If it is not known, create makes it. With nil Values none is.
+// Get returns the value of a key. If it is not known, create makes it. Nil Values keep
+// none.
 func (r *Values[K, V]) Get(k K, create func() *V) *V {
 	if r == nil {
 		return create()

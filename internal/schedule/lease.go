@@ -26,8 +26,8 @@ func (q *Queue) FoundPending() { q.rebuild[0] = true }
 // Rebuild reports whether the next batch finishes a rebuild of the free permits of a limiter.
 func (q *Queue) Rebuild(limiter int) bool { return q.rebuild[limiter] }
 
-// Refill notes that a request has found that more permits are to be taken ahead. A batch is due,
-// unless the lease has ended meanwhile, or another batch has done so.
+// Refill notes that a request has found that more permits are to be taken ahead. No batch is due
+// if the lease has ended meanwhile, or if another batch has already asked for more.
 func (q *Queue) Refill() {
 	if q.ledger.MustRefill() {
 		q.recheck = true
@@ -43,16 +43,16 @@ func (q *Queue) Together(m Moment, n int64, refused bool) {
 	}
 }
 
-// Renew lets a batch bring a lease whose call has changed the limiter itself.
+// Renew lets the lease of a batch be used although its own call has changed the limiter.
 func (q *Queue) Renew(b *Batch) { b.ticket = q.ledger.Ticket() }
 
 // ahead returns how many permits a batch takes ahead.
 func (q *Queue) ahead(m Moment, b *Batch) int64 {
-	switch d := q.draft(b); {
-	case q.ledger == nil:
+	if q.ledger == nil {
 		return 0
+	}
+	switch d := q.draft(b); {
 	case q.settings.Ahead == nil:
-		// with WithServerTime, too, this is about the time that dates grants
 		return q.ledger.Wish(d, m)
 	case q.ledger.May(d):
 		return q.settings.Ahead()

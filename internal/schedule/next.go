@@ -6,7 +6,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 )
 
-// Effects are what the owner of a queue does after an event, once it has sent batches.
+// Effects are what the owner of a queue does after an event, beside sending batches.
 type Effects struct {
 	Spare *Batch       // made for nothing; nil: none
 	Back  []lease.Back // of ended leases: the owner gives these permits back

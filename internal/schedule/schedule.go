@@ -75,8 +75,8 @@ type Queue struct {
 	answered     time.Time      // when the last batch was complete, by the monotonic clock
 	// since the last batch was made, something has changed that may let a request be served
 	recheck bool
-	// how often that was something other than a new request. Invariant: once the reply to a batch
-	// is there that was sent before the last time, a batch is due
+	// calls of change. Invariant: when a detached batch completes that was sent before the last
+	// one, a batch is due if requests wait
 	changes int64
 	// the first waiting request was left out of a batch: it waits for its turn
 	resting bool

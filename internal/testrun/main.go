@@ -73,7 +73,7 @@ func variables(args []string) (set, rest []string) {
 // complete returns the variables and the arguments of a go command.
 func complete(args []string) []string {
 	set, rest := variables(args)
-	if slices.Contains(rest, "tool") {
+	if slices.Contains(rest, "test2json") {
 		return args
 	}
 	return slices.Concat(set, []string{"test", "-json"}, rest)

@@ -5,8 +5,8 @@
 // A path is a list of choices: which caller calls next, when the server executes the oldest
 // message, whether its reply is late or lost, whose context ends, and when time goes on. A search
 // runs a path, and then the one that takes the next choice at the last branch that has one, until
-// there is none. Each path has a client, a bubble and an empty database of its own. What is unusual
-// counts as a fault, and a path has few of them.
+// there is none. Each path has a client and a bubble of its own, and begins with an empty database.
+// What is unusual counts as a fault, and a path has few of them.
 //
 // With -short and in make test there is one fault less than in make proof. A path that breaks a
 // promise is printed as a list of steps, with the command that repeats it. In lists of steps, what

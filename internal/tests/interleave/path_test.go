@@ -37,8 +37,8 @@ type scope struct {
 	limiters []limiter
 	callers  []caller
 	moments  []time.Duration // what the path may wait for, since its beginning
-	// in a path, at most so many messages are held, or their replies late or lost, and callers come
-	// out of turn, or their contexts end
+	// at most so many in a path: a fault is a held message, a late or lost reply, a caller out of
+	// turn, or a context that ends
 	faults int
 	least  int // paths, so that a search cannot become empty
 }

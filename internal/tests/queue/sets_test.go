@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -11,7 +12,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/proof"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
@@ -716,6 +720,41 @@ func TestEachLimiterOfASetIsKeptForItsCaller(t *testing.T) {
 					t.Error(err)
 				}
 			})
+		}
+	})
+}
+
+// A call that keeps a limiter takes no permits, however high its rate is, and reads a keep-alive
+// behind all expired records.
+func TestALimiterStaysForItsCaller(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		r.Wipe()
+		ctx := t.Context()
+		l := rratelimiter.NewClient(s.Client()).RateLimiter("l")
+		const rate, expired = 5_000_000_000, 5000
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(r.Redis.HSet(ctx, "l", "rate", rate, "interval", 10_000, "type", 0, "keepAliveTime", 10_000).Err())
+		must(r.Redis.Set(ctx, rig.Keys(l)[keys.Value], rate-expired, 0).Err())
+		records := make([]redis.Z, expired)
+		for i := range records {
+			id := binary.LittleEndian.AppendUint64(nil, uint64(i))
+			member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, id, 1)
+			must(err)
+			records[i] = redis.Z{Score: float64(i + 1), Member: string(member)}
+		}
+		must(r.Redis.ZAdd(ctx, rig.Keys(l)[keys.Permits], records...).Err())
+		kept, err := rig.LimiterCore(l).Stay(ctx)
+		if want := 10*time.Second + time.Second/2; err != nil || kept != want {
+			t.Errorf("it stays for %v, %v, expected %v", kept, err, want)
+		}
+		if state, err := l.State(ctx); err != nil || state.Used != 0 {
+			t.Errorf("%d permits are taken, %v", state.Used, err)
 		}
 	})
 }
