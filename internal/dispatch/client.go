@@ -8,7 +8,7 @@
 // is called:
 //
 //	sets.mu           the table of sets
-//	queue.mu of a set, then as of one limiter
+//	queue.mu of a set, before those of its limiters
 //	registry.mu       the table of queues
 //	queue.mu          a schedule.Queue, with its leases, and its timer
 //	lender.mu         changes under way, leases to be given back

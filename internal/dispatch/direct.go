@@ -56,8 +56,8 @@ func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask proto
 	return body.reply, err
 }
 
-// Stay makes a call as for a caller that waits, which is refused whatever is free. Redis then keeps
-// the limiter for longer than the time returned; 0: it has no keep-alive.
+// Stay makes a call as for a caller that waits, which is refused whatever is free, so that Redis
+// keeps the limiter. It returns after which time that is to be repeated; 0: it has no keep-alive.
 func (l *Limiter) Stay(ctx context.Context) (time.Duration, error) {
 	ask := protocol.BatchAsk{Groups: []protocol.Group{{Size: protocol.MostPermits}, {Size: 1, Count: 1}}, Strict: 2}
 	for {

@@ -16,8 +16,8 @@ type Lease struct {
 	Rate     int64         // of the limiter
 	Interval time.Duration // the same
 	Free     int64         // permits of the limiter that were free when it was taken
-	// Invariant: no permit of the lease is granted after this, its end and the score of its record:
-	// µs by the clock that dated the record.
+	// when the lease ends, and the score of its record: µs by the clock that dated it. Invariant:
+	// no permit of the lease is granted later
 	At      int64
 	Began   time.Time     // when it was asked for, with a monotonic reading
 	Lasts   time.Duration // from then until its end

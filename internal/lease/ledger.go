@@ -26,13 +26,13 @@ const MaxLeases = 1 << 16
 // Change, Returning, Sweep and Unused panic on it. Its other methods report that there is no lease,
 // and have no other effect.
 type Ledger struct {
-	lasts   time.Duration                     // of a lease, by the options
+	lasts   time.Duration                     // of the longest leases, by the options
 	server  bool                              // the server's clock dates leases
 	jitter  func(time.Duration) time.Duration // returns a random time below the given one
 	holding *atomic.Int64                     // ledgers of the client that have a lease
 
 	current atomic.Pointer[Lease] // nil: none; the owner changes it
-	// the next batch asks for more permits than those of the lease
+	// the next batch asks for a further lease
 	refilling atomic.Bool
 
 	next     *Lease    // follows current; nil: none
@@ -50,7 +50,8 @@ type Ledger struct {
 // batch brings after a later change is not used: its record is gone, or counts until it expires.
 type Ticket int64
 
-// NewLedger returns an empty Ledger. A lease lasts for the time lasts. holding counts the ledgers
+// NewLedger returns an empty Ledger. A lease lasts for about the time lasts, or for a tenth of the
+// interval if that is shorter. holding counts the ledgers
 // of a client that have a lease.
 func NewLedger(
 	lasts time.Duration, server bool, jitter func(time.Duration) time.Duration, holding *atomic.Int64,
@@ -135,8 +136,8 @@ func (l *Ledger) Offers(n int64, m Moment) (from *Lease, left int64) {
 // Void notes that n permits of a lease were neither granted nor given back.
 func (l *Ledger) Void(n int64) { l.backs.void += n }
 
-// follow returns the lease that follows held; nil if there is none with n permits. held ends if it
-// is over.
+// follow ends held, and returns the lease that follows it, if held is over or that one has n
+// permits. It returns nil if there is none, or if held goes on.
 func (l *Ledger) follow(held *Lease, n int64, over bool, m Moment) *Lease {
 	switch {
 	case l.next != nil && (over || l.next.Permits >= n):
@@ -150,7 +151,7 @@ func (l *Ledger) follow(held *Lease, n int64, over bool, m Moment) *Lease {
 	return nil
 }
 
-// MustRefill reports whether the next batch asks for more permits than those of the lease.
+// MustRefill reports whether the next batch asks for a further lease.
 func (l *Ledger) MustRefill() bool {
 	if l == nil {
 		return false
@@ -269,7 +270,7 @@ type Delivery struct {
 	Unwanted bool   // callers wait for its permits
 }
 
-// Brought stores a lease.
+// Brought holds a lease, unless nothing can be granted from it.
 func (l *Ledger) Brought(d Delivery, m Moment) {
 	held := d.Lease
 	if l.changes != d.Ticket {

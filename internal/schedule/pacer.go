@@ -26,11 +26,11 @@ const (
 	mostPolls    = 4 // after so many the polls are of the longest kind
 
 	// While callers wait, a limiter with a keep-alive is kept for an interval and a second after
-	// each call. So they poll it an interval and so much after the last call, at the latest.
+	// each call. So they poll it about an interval and so much after the last call.
 	keepSlack = time.Second / 2
 
-	// A poll shortly before the permits return would be in vain: a sleep that ends so soon after it
-	// has none.
+	// A poll shortly before the permits return would be in vain. So a sleep that ends at most so
+	// long after a poll is not cut.
 	pollSlack = shortestPoll / 8
 )
 
@@ -198,8 +198,8 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	p.set(m, at.Sub(m.Clock), cause)
 }
 
-// Kept returns how long a limiter stays at least after a call that refused a waiting request; 0: it
-// has no keep-alive.
+// Kept returns when a limiter with a keep-alive is to be asked for again after a call that refused
+// a waiting request; 0: it has no keep-alive.
 func Kept(of *protocol.Member) time.Duration {
 	if !of.Notes.Has(protocol.KeepAlive) {
 		return 0

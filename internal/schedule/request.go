@@ -95,7 +95,7 @@ type line struct {
 	first, rear *Request
 	ready       *Request // the first one that is not in flight
 	length      int
-	places      int64 // number of requests so far
+	places      int64 // number of requests and reservations so far
 }
 
 // A link is the place of a request in a line.

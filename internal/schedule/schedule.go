@@ -1,15 +1,15 @@
 // Package schedule decides which callers of one limiter, or of one set of limiters that grant
 // together, share a call to Redis, in which order they are served, and when the next call is due.
 // It is deterministic: its methods take the time as an argument, and the state of a Queue depends
-// on nothing but the calls of its methods. It knows no clock, timer, goroutine, lock or context,
-// and nothing of Redis.
+// on nothing but the calls of its methods, and on what the functions in its Settings return. It
+// knows no clock, timer, goroutine, lock or context, and nothing of Redis.
 //
 // Each event is a method of Queue: Join, Leave, Expire, Settle, Fail, Stalled, Changed,
 // SeeRedisson, GaveBack; for leases Refill, Together, and those of its Ledger; for reservations
-// Hold, Redate, Unreserve, Freed, Overlapped. What a queue decides on changes only by its own
-// events. After any of them, and at the time to wake, its owner calls Next, and does what that
-// returns. A superfluous call of Next has no effects, so the owner need not know which events make
-// a batch due.
+// Reserve, Redate, Unreserve, Freed, Overlapped. What a queue decides on changes only by its own
+// events, and with time. After any of them but Reserve, and at the time to wake, its owner calls
+// Next, and does what that returns. A superfluous call of Next has no effects, so the owner need
+// not know which events make a batch due.
 package schedule
 
 import (
@@ -118,10 +118,11 @@ func (q *Queue) Line() iter.Seq[*Request] {
 // Last returns the last waiting request; nil: none waits.
 func (q *Queue) Last() *Request { return q.line.rear }
 
-// Trying returns the number of requests that do not wait and are not in flight.
+// Trying returns the number of requests that do not wait and are not in flight, those included
+// whose callers have left.
 func (q *Queue) Trying() int { return len(q.trying) }
 
-// Active reports whether a batch of the queue is in flight, or about to be sent.
+// Active reports whether a batch of the line is in flight, or about to be sent.
 func (q *Queue) Active() bool { return q.inFlight != nil || q.detached > 0 || q.pacer.linger > 0 }
 
 // InFlight returns the batch that the queue waits for; nil if there is none.
@@ -148,14 +149,15 @@ func (q *Queue) Refused() int64 {
 // Unanswered returns when the last batch was sent, if it has no reply yet; the zero time if it has
 // one, or if it is detached and has no waiting request.
 func (q *Queue) Unanswered() time.Time {
-	b := q.inFlight
-	if first := q.line.first; b == nil && first != nil && first.state.InFlight() && first.batch.number == q.batches {
-		b = first.batch // no batch was sent since it was detached
+	if q.inFlight != nil {
+		return q.inFlight.started
 	}
-	if b == nil {
-		return time.Time{}
+	for r := range q.Line() {
+		if r.state.InFlight() && r.batch.number == q.batches { // no batch was sent since it was detached
+			return r.batch.started
+		}
 	}
-	return b.started
+	return time.Time{}
 }
 
 // Join adds a request. It asks for a call, unless it waits behind others. Behind them it asks only

@@ -485,3 +485,19 @@ func TestHeadStart(t *testing.T) {
 	s.pass(990 * ms)
 	s.sends(second)
 }
+
+// The last batch counts as unanswered also if the one before it has stalled, too.
+func TestUnansweredBehindStalledBatches(t *testing.T) {
+	s := newStory(t)
+	var last *Batch
+	for range 2 {
+		r := &Request{N: 1, Kind: Wait}
+		s.join(r)
+		last = s.sends(r)
+		s.pass(time.Second)
+		s.q.Stalled(s.m, last)
+	}
+	if at := s.q.Unanswered(); !at.Equal(last.started) {
+		t.Errorf("the last batch was sent at %v, and is unanswered since %v", last.started, at)
+	}
+}

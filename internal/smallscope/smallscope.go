@@ -284,7 +284,7 @@ func (s *search) forget(w *world) {
 	w.grants = slices.DeleteFunc(slices.Clone(w.grants), func(g grant) bool { return g.end <= from })
 }
 
-// key returns a hash of all that decides what follows.
+// keyOf returns a hash of all that decides what follows.
 func (s *search) keyOf(w *world) (key [16]byte) {
 	b := s.numbers[:0]
 	b.add(int64(w.at), int64(w.crashes), int64(w.store))
