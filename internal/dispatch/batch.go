@@ -100,11 +100,11 @@ func (b *batch) recycle() {
 func (b *batch) Cancelled() bool { return b.present.Load() == 0 }
 
 // open returns an empty batch of the queue.
-func (q *queue) open() *schedule.Batch {
+func (q *queue) open(m schedule.Moment) *schedule.Batch {
 	b := batches.Get().(*batch)
 	b.queue, b.limiter = q, q.limiter
 	if q.isSet() {
-		q.lookInFront(q.client.Clock())
+		q.lookInFront(m.Clock)
 	} else {
 		b.Ask.Check, b.free = q.limiter.unchecked()
 		b.Changing = q.ledger != nil && q.client.lender.changes(q.limiter.Key())

@@ -1,8 +1,8 @@
 // Package dispatch connects the callers of each limiter with Redis. For each limiter it has a lock,
-// a schedule.Queue and a timer. Package schedule decides which callers share a
-// call, and package exchange how a call reaches its node. Package dispatch also has what belongs to
-// a limiter and not to a queue: checks of the records, the deny cache, local decisions, and the
-// calls of all other methods.
+// a schedule.Queue and a timer. Package schedule decides which callers share a call, and package
+// exchange how a call reaches its node. Package dispatch also has what belongs to a limiter and not
+// to a queue: checks of the records, the deny cache, local decisions, and the calls of all other
+// methods.
 //
 // These locks are taken in this order. None is held while an observer or a hook of the Redis client
 // is called:
@@ -59,7 +59,7 @@ type Tuning struct {
 	Linger        time.Duration // a batch that takes less does not make its queue linger
 	LocalLimiters int           // for how many limiters local grants are counted
 	RunsInFlight  int           // runs of a pipeline
-	JobsInOne     int           // batches of a run
+	JobsInOne     int           // jobs of a run
 }
 
 // A Client holds what the limiters of one process share.

@@ -44,17 +44,21 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan)
 	}
 	now := l.client.now()
 	held, left, refill := q.ledger.Grant(n, now)
-	if held == nil {
-		q.event(func(s *schedule.Queue) { held, left, refill = s.Ledger().Take(n, now) })
+	switch {
+	case held == nil:
+		q.event(func(s *schedule.Queue) {
+			if held, left, refill = s.Ledger().Take(n, now); refill {
+				s.Refill()
+			}
+		})
+	case refill:
+		go q.event((*schedule.Queue).Refill)
 	}
 	if held == nil {
 		return Result{}, loan{}
 	}
 	if source != nil {
 		*source = Source{At: held.At}
-	}
-	if refill {
-		go q.event((*schedule.Queue).Refill)
 	}
 	if left/answersInARow != (left+n)/answersInARow {
 		runtime.Gosched()

@@ -59,11 +59,11 @@ func (x *Exchange) pipelineTo(to *redis.Client) *pipeline.Pipeline {
 
 // newPipeline returns a pipeline to a node.
 func (x *Exchange) newPipeline(to script.Redis) *pipeline.Pipeline {
-	runs, batches := x.tuning.RunsInFlight, x.tuning.JobsInOne
+	runs, jobs := x.tuning.RunsInFlight, x.tuning.JobsInOne
 	if x.topology.Hidden() { // each call has a run of its own, and the number of runs is not limited
-		runs, batches = math.MaxInt, 1
+		runs, jobs = math.MaxInt, 1
 	}
-	return pipeline.New(to, x.timeout, x.tuning.Patience, runs, batches)
+	return pipeline.New(to, x.timeout, x.tuning.Patience, runs, jobs)
 }
 
 // Load returns how many runs of the pipeline to the server have a slot, how many released theirs,

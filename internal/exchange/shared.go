@@ -41,7 +41,7 @@ func (c *Call) sharable() bool {
 	return c.plain() && !x.topology.Clustered() && !x.proxied.Load()
 }
 
-// company returns how many of the batches behind c share its command: the first ones.
+// company returns how many of the jobs behind c share its command: the first ones.
 func (c *Call) company(behind []pipeline.Job) int {
 	if len(behind) == 0 || !c.sharable() {
 		return 0
@@ -59,7 +59,7 @@ func (c *Call) company(behind []pipeline.Job) int {
 	return len(behind)
 }
 
-// share makes the command of c and of the batches behind it.
+// share makes the command of c and of the jobs behind it.
 func (c *Call) share(ctx context.Context, text bool, behind []pipeline.Job) *script.Command {
 	all := make([]*Call, 1, 1+len(behind))
 	all[0] = c

@@ -51,8 +51,7 @@ type Ledger struct {
 type Ticket int64
 
 // NewLedger returns an empty Ledger. A lease lasts for about the time lasts, or for a tenth of the
-// interval if that is shorter. holding counts the ledgers
-// of a client that have a lease.
+// interval if that is shorter. holding counts the ledgers of a client that have a lease.
 func NewLedger(
 	lasts time.Duration, server bool, jitter func(time.Duration) time.Duration, holding *atomic.Int64,
 ) *Ledger {

@@ -148,11 +148,11 @@ func TestCallersThatLeaveShareWalks(t *testing.T) {
 			t.Fatal("a batch is due")
 		}
 	}
-	if wake, cause := q.wake(); wake.Sub(start) != walkPause || cause != MayBeLast {
+	if wake, cause := q.Wake(); wake.Sub(start) != walkPause || cause != MayBeLast {
 		t.Errorf("the queue wakes after %v, expected %v", wake, walkPause)
 	}
 	due := q.due(at(walkPause))
-	if wake, cause := q.wake(); due || wake.Sub(start) != 95*ms || cause != LastCall {
+	if wake, cause := q.Wake(); due || wake.Sub(start) != 95*ms || cause != LastCall {
 		t.Errorf("a batch is due: %v; the queue wakes after %v, expected 95 ms", due, wake)
 	}
 	if !q.due(at(95 * ms)) {

@@ -10,22 +10,20 @@ import (
 type Effects struct {
 	Spare *Batch       // made for nothing; nil: none
 	Back  []lease.Back // of ended leases: the owner gives these permits back
-	// when Next is to be called again if nothing happens until then, by the monotonic clock; zero:
-	// after the next event
-	Wake  time.Time
-	Cause Cause // why then
+	Wake  time.Time    // see Queue.Wake
+	Cause Cause
 }
 
 // Next returns what is to be done after an event, or at the time to wake. It appends the batches
 // that are to be sent, in this order. It calls now at most once, and open for each batch that is
 // due: for an empty one, in which the owner has filled in Ask.Check and Changing. A second call at
 // the same time has no effects.
-func (q *Queue) Next(send []*Batch, now func() Moment, open func() *Batch) ([]*Batch, Effects) {
+func (q *Queue) Next(send []*Batch, now func() Moment, open func(Moment) *Batch) ([]*Batch, Effects) {
 	var fx Effects
 	// most callers of a busy limiter join while a batch is in flight: they need no time
 	if blocked := q.inFlight != nil && len(q.upTo) == 0 && !q.ledger.Holds(); !blocked {
 		for m := now(); q.due(m); {
-			b := open()
+			b := open(m)
 			if !q.fill(m, b) {
 				fx.Spare = b
 				break
@@ -34,7 +32,7 @@ func (q *Queue) Next(send []*Batch, now func() Moment, open func() *Batch) ([]*B
 		}
 	}
 	fx.Back = q.ledger.Returns()
-	fx.Wake, fx.Cause = q.wake()
+	fx.Wake, fx.Cause = q.Wake()
 	return send, fx
 }
 
@@ -45,8 +43,9 @@ func (q *Queue) Idle() bool {
 		q.detached == 0 && q.beside == 0 && q.pacer.linger == 0 && q.ledger.Idle()
 }
 
-// wake returns when the queue looks again if nothing happens until then, and why.
-func (q *Queue) wake() (time.Time, Cause) {
+// Wake returns when Next is to be called again if nothing happens until then, by the monotonic
+// clock, and why. The zero time: after the next event.
+func (q *Queue) Wake() (time.Time, Cause) {
 	at, cause := q.pacer.wake.Mono, q.pacer.cause
 	if walk := q.pacer.walkedAt.Add(walkPause); q.pacer.hurry && walk.Before(at) {
 		at, cause = walk, MayBeLast

@@ -147,7 +147,7 @@ func (w *world) drive() {
 // decides on it later, or a time at which the queue wakes.
 func (w *world) check() {
 	q := w.q
-	if _, cause := q.wake(); q.line.ready != nil && q.inFlight == nil && cause == NextEvent {
+	if _, cause := q.Wake(); q.line.ready != nil && q.inFlight == nil && cause == NextEvent {
 		w.t.Fatalf("the first waiting request is forgotten\n%v", w.log)
 	}
 	if len(q.trying) > 0 && q.inFlight == nil && q.pacer.linger == 0 {
@@ -241,7 +241,7 @@ func (w *world) stall() {
 func (w *world) pass(d time.Duration) {
 	for end := w.m.Mono.Add(d); ; {
 		next, reply := end, -1
-		if wake, _ := w.q.wake(); !wake.IsZero() && wake.Before(next) {
+		if wake, _ := w.q.Wake(); !wake.IsZero() && wake.Before(next) {
 			next = wake
 		}
 		for i, f := range w.flying {

@@ -83,7 +83,7 @@ func (s *story) refuse(b *Batch, wait time.Duration) Facts {
 func (s *story) wakes(after time.Duration) {
 	s.t.Helper()
 	due := s.q.due(s.m)
-	got, _ := s.q.wake()
+	got, _ := s.q.Wake()
 	switch {
 	case due:
 		s.t.Error("a batch is due")

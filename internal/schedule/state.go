@@ -94,12 +94,6 @@ func (c *copier) batch(b *Batch) *Batch {
 	return next
 }
 
-// Wakes returns when Next is to be called again, by the monotonic clock.
-func (q *Queue) Wakes() time.Time {
-	at, _ := q.wake()
-	return at
-}
-
 // Known says which parts of the state of a queue have no effect, now and later.
 type Known struct {
 	NoEnd   bool // no request has an End

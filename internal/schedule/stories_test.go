@@ -249,7 +249,7 @@ func (s *stage) goOn() {
 			s.say("%s waits to be asked for", name)
 		}
 	}
-	if wake, cause := s.q.wake(); cause != NextEvent {
+	if wake, cause := s.q.Wake(); cause != NextEvent {
 		s.say("looks again in %v: %v", wake.Sub(s.m.Mono), cause)
 	}
 }

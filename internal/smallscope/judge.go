@@ -162,7 +162,7 @@ func (c *client) first() int {
 // sound checks the state of a client after an event.
 func (s *search) sound(w *world, i int) error {
 	c, now := w.clients[i], s.now(w)
-	wake := c.queue.Wakes()
+	wake, _ := c.queue.Wake()
 	free := c.queue.InFlight() == nil
 	if idle := len(c.calls)+len(c.callers) == 0 && c.ledger().Idle(); c.queue.Idle() != idle {
 		return s.violated(

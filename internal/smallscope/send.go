@@ -91,14 +91,6 @@ func (s *search) moment(w *world, i int) schedule.Moment {
 	return schedule.Moment{Clock: s.clock(i, w.at, w.clients[i].set), Mono: s.now(w)}
 }
 
-// leaseMoment returns the time by the clock that dates grants.
-func (s *search) leaseMoment(w *world, i int) schedule.Moment {
-	if s.Clients[i].ByServer {
-		return schedule.Moment{Clock: s.now(w), Mono: s.now(w)}
-	}
-	return s.moment(w, i)
-}
-
 // clock returns a client's time at one of the Times; set says whether its clock was set back.
 func (s *search) clock(i, at int, set bool) time.Time {
 	now := Epoch.Add(s.Times[at])

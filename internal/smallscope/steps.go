@@ -76,7 +76,7 @@ const mostCalls = 12
 func (s *search) exit(w *world, i int) error {
 	c, before := w.clients[i], w.clients[i].queue.InFlight()
 	var behind [][]int // of each batch: numbers of the waiting callers that it must not pass
-	send, fx := c.queue.Next(nil, func() schedule.Moment { return s.moment(w, i) }, func() *schedule.Batch {
+	send, fx := c.queue.Next(nil, func() schedule.Moment { return s.moment(w, i) }, func(schedule.Moment) *schedule.Batch {
 		behind = append(behind, c.inLine(s.Rate))
 		return &schedule.Batch{Changing: c.changing != unchanged}
 	})
@@ -137,8 +137,8 @@ func (s *search) quiet(w *world, i int, wake time.Time) error {
 			break
 		}
 		again, _, _ := c.queue.Clone(nil, nil)
-		now, open := func() schedule.Moment { return m }, func() *schedule.Batch { return new(schedule.Batch) }
-		send, fx := again.Next(nil, now, open)
+		now := func() schedule.Moment { return m }
+		send, fx := again.Next(nil, now, func(schedule.Moment) *schedule.Batch { return new(schedule.Batch) })
 		if len(send)+len(fx.Back) > 0 || fx.Spare != nil {
 			return s.violated("the queue of %s has something to do at %v, but wakes only at %v (zero: never)",
 				s.Clients[i].Name, s.Times[at], wake.Sub(Epoch))
@@ -194,7 +194,7 @@ func (s *search) come(w *world, i int) error {
 			}
 			err := s.event(w, i, func(next *world, c *client) error {
 				if held {
-					from, _, refill := c.ledger().Take(n, s.leaseMoment(next, i))
+					from, _, refill := c.ledger().Take(n, s.moment(next, i))
 					if from != nil {
 						c.refills = c.refills || refill
 						c.held -= n
@@ -275,7 +275,7 @@ func (c *client) leave(at int) {
 
 // timer lets the queue wake.
 func (s *search) timer(w *world, i int) error {
-	if at := w.clients[i].queue.Wakes(); !at.IsZero() && !s.now(w).Before(at) {
+	if at, _ := w.clients[i].queue.Wake(); !at.IsZero() && !s.now(w).Before(at) {
 		return s.event(w, i, func(*world, *client) error { return nil }, "the queue of %s wakes", s.Clients[i].Name)
 	}
 	return nil

@@ -54,7 +54,7 @@ func withSender(t *testing.T, slots int, takes time.Duration, test func(n *node,
 	})
 }
 
-func TestTheOnlyBatchForANearNodeIsInline(t *testing.T) {
+func TestTheOnlyJobForANearNodeIsInline(t *testing.T) {
 	withSender(t, MaxRuns, ms, func(n *node, send func() (*call, bool)) {
 		began := time.Now()
 		c, inline := send()

@@ -166,7 +166,7 @@ func withPipeline(t *testing.T, n *node, test func(send func() *call)) {
 	})
 }
 
-func TestBatchesShareARunOnceTheSlotsAreTaken(t *testing.T) {
+func TestJobsShareARunOnceTheSlotsAreTaken(t *testing.T) {
 	n := newNode(10 * ms)
 	withPipeline(t, n, func(send func() *call) {
 		var calls []*call
@@ -233,7 +233,7 @@ func TestStalledRunReleasesItsSlot(t *testing.T) {
 	})
 }
 
-func TestBatchIsLateAfterItsTimeout(t *testing.T) {
+func TestJobIsLateAfterItsTimeout(t *testing.T) {
 	n := newNode(5 * time.Second)
 	withPipeline(t, n, func(send func() *call) {
 		c := send()
@@ -281,7 +281,7 @@ func TestScriptThatCannotBeLoadedIsSent(t *testing.T) {
 	}
 }
 
-func TestCancelledBatchesAreNotSent(t *testing.T) {
+func TestCancelledJobsAreNotSent(t *testing.T) {
 	n := newNode(10 * ms)
 	withPipeline(t, n, func(send func() *call) {
 		for range MaxRuns {
@@ -295,7 +295,7 @@ func TestCancelledBatchesAreNotSent(t *testing.T) {
 	})
 }
 
-func TestOtherErrorsAreTheBatchs(t *testing.T) {
+func TestOtherErrorsAreTheJobs(t *testing.T) {
 	n := newNode(ms)
 	n.fail = func(redis.Cmder) error { return errors.New("broken") }
 	withPipeline(t, n, func(send func() *call) {
