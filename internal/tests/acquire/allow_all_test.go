@@ -2,7 +2,6 @@ package acquire
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -267,7 +266,7 @@ func TestAllowAllInOrderGivesBackWhatItTook(t *testing.T) {
 			inUse := func() map[float64]int64 { // by the time of the grant
 				sums := map[float64]int64{}
 				for _, m := range r.Members(all) {
-					sums[m.Score] += int64(binary.LittleEndian.Uint32([]byte(m.Member[len(m.Member)-4:])))
+					sums[m.Score] += rig.PermitsOf(m.Member)
 				}
 				return sums
 			}

@@ -1,7 +1,6 @@
 package charge
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -26,7 +25,7 @@ func permits(r *rig.Rig, l *rratelimiter.Limiter, interval time.Duration) (all [
 	r.Must(err)
 	for _, one := range records {
 		at := time.UnixMicro(int64(one.Score * 1000))
-		for range binary.LittleEndian.Uint32([]byte(one.Member.(string)[len(one.Member.(string))-4:])) {
+		for range rig.PermitsOf(one.Member.(string)) {
 			if at.Add(interval).After(r.Now()) {
 				all = append(all, at)
 			}

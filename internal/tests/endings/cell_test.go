@@ -2,7 +2,6 @@ package endings
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -389,7 +388,7 @@ func (c *cell) judgeRecords(l *rratelimiter.Limiter) {
 		}
 		c.must(err)
 		for _, m := range members {
-			sum += int64(binary.LittleEndian.Uint32([]byte(m[len(m)-4:])))
+			sum += rig.PermitsOf(m)
 		}
 		if free, err := value.Int64(); err == nil && free+sum != rate.Permits && c.method.Kind != rig.Sets {
 			c.Errorf("%s: %d free permits are stored, and %d in records", l.Name(), free, sum)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
@@ -208,15 +209,10 @@ func (p *path) spans(first, last int) (all []span) {
 				}
 			}
 		}
-		slices.Sort(changes)
-		for _, at := range slices.Compact(changes) {
-			if at > s.at && at < s.to {
-				next := s
-				s.to, next.at = at, at
-				all, s = append(all, s), next
-			}
+		for _, part := range rig.Parts(s.at, s.to, changes) {
+			s.at, s.to = part.From, part.To
+			all = append(all, s)
 		}
-		all = append(all, s)
 	}
 	return all
 }

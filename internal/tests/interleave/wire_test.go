@@ -114,11 +114,8 @@ func (w *wire) records(limiter string, interval time.Duration, start time.Time) 
 	for i := 0; i < len(found); i += 2 {
 		member := found[i]
 		score, _ := strconv.ParseFloat(found[i+1], 64)
-		id, n := member[:len(member)-4], member[len(member)-4:]
 		at := time.UnixMicro(int64(score*1000 + 0.5))
-		all = append(all, record{
-			id, int64(n[0]) | int64(n[1])<<8 | int64(n[2])<<16 | int64(n[3])<<24, at.Add(interval).Sub(start),
-		})
+		all = append(all, record{member[:len(member)-4], rig.PermitsOf(member), at.Add(interval).Sub(start)})
 	}
 	return all
 }

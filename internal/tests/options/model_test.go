@@ -3,6 +3,8 @@ package options
 import (
 	"slices"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
 // model_test.go says what was possible at each time of a story, by the records that Redis held
@@ -39,15 +41,10 @@ func (tr *trace) spans(first, last int) (all []span) {
 				}
 			}
 		}
-		slices.Sort(changes)
-		for _, at := range slices.Compact(changes) {
-			if at > s.from && at < s.to {
-				next := s
-				s.to, next.from = at, at
-				all, s = append(all, s), next
-			}
+		for _, part := range rig.Parts(s.from, s.to, changes) {
+			s.from, s.to = part.From, part.To
+			all = append(all, s)
 		}
-		all = append(all, s)
 	}
 	return all
 }

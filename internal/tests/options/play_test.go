@@ -3,7 +3,6 @@ package options
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -111,8 +110,7 @@ func (x *player) look() {
 		joins := l.has("WithGranularity") && l.format != rratelimiter.Redisson313
 		sums := map[string]int64{}
 		for member, score := range all {
-			id, n := member[len(member)-6:len(member)-4],
-				int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:])))
+			id, n := member[len(member)-6:len(member)-4], rig.PermitsOf(member)
 			if joins {
 				id = fmt.Sprint(score)
 			}

@@ -2,7 +2,6 @@ package repair
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -302,8 +301,8 @@ func (b broken) make(r *rig.Rig, l *rratelimiter.Limiter) {
 func live(r *rig.Rig, l *rratelimiter.Limiter, interval int64) (sum int64) {
 	r.T.Helper()
 	for _, m := range r.Members(l) {
-		if n := len(m.Member); n >= 4 && m.Score > float64(r.Millis()-interval) {
-			sum += int64(binary.LittleEndian.Uint32([]byte(m.Member[n-4:])))
+		if len(m.Member) >= 4 && m.Score > float64(r.Millis()-interval) {
+			sum += rig.PermitsOf(m.Member)
 		}
 	}
 	return sum

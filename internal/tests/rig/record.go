@@ -21,3 +21,8 @@ func (r *Rig) Prefix(f rratelimiter.RecordFormat) string {
 func MemberOf(id string, permits uint32) string {
 	return string(binary.LittleEndian.AppendUint32([]byte("\x08"+id), permits))
 }
+
+// PermitsOf returns the permits of a record: its last four bytes, in each format.
+func PermitsOf(member string) int64 {
+	return int64(binary.LittleEndian.Uint32([]byte(member[len(member)-4:])))
+}

@@ -2,7 +2,6 @@ package window
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"strings"
@@ -33,8 +32,7 @@ func scoresOf(t *testing.T, commands []redistest.Command, permits string) (score
 			if !ok {
 				t.Fatal(score)
 			}
-			n := binary.LittleEndian.Uint32([]byte(member[len(member)-4:]))
-			scores = append(scores, window.Score{Permits: int64(n), At: at, Added: c.Time.UnixMicro(),
+			scores = append(scores, window.Score{Permits: rig.PermitsOf(member), At: at, Added: c.Time.UnixMicro(),
 				Charged: charges})
 		}
 	}
