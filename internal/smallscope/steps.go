@@ -76,7 +76,8 @@ const mostCalls = 12
 func (s *search) exit(w *world, i int) error {
 	c, before := w.clients[i], w.clients[i].queue.InFlight()
 	var behind [][]int // of each batch: numbers of the waiting callers that it must not pass
-	send, fx := c.queue.Next(nil, func() schedule.Moment { return s.moment(w, i) }, func(schedule.Moment) *schedule.Batch {
+	now := func() schedule.Moment { return s.moment(w, i) }
+	send, fx := c.queue.Next(nil, now, func(schedule.Moment) *schedule.Batch {
 		behind = append(behind, c.inLine(s.Rate))
 		return &schedule.Batch{Changing: c.changing != unchanged}
 	})
