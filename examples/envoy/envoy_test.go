@@ -5,6 +5,7 @@ package envoy
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -401,11 +402,14 @@ func (w *world) eachRuleOfTheExample() {
 	})
 }
 
-// used returns the permits in use of a limiter.
+// used returns the permits in use of a limiter: none before its first request has reached Redis.
 func (w *world) used(entries string) int64 {
 	w.Helper()
 	client := rratelimiter.NewClient(w.redis.Client(), rratelimiter.WithCallTimeout(enough))
 	state, err := client.RateLimiter("ratelimit:"+entries+":shop", rratelimiter.WithServerTime()).State(w.Context())
+	if errors.Is(err, rratelimiter.ErrNotInitialized) {
+		return 0
+	}
 	if err != nil {
 		w.Fatal(err)
 	}
