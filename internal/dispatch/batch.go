@@ -2,8 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +10,6 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/exchange"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // batch.go makes a call of each batch of a queue, and tells all parts of the client what its reply
@@ -43,11 +40,10 @@ type Source struct {
 // belongs to the caller.
 type request struct {
 	schedule.Request
-	ctx          context.Context // of the caller
-	done         chan struct{}   // capacity 1: it receives once, when the request is settled
-	source       *Source         // filled in with a grant; nil: not needed
-	sources      []Source        // the same, of the limiters of a set
-	reservations []reservation   // of a waiting request of a set, one for each limiter
+	ctx     context.Context // of the caller
+	done    chan struct{}   // capacity 1: it receives once, when the request is settled
+	source  *Source         // filled in with a grant; nil: not needed
+	sources []Source        // the same, of the limiters of a set
 }
 
 // newRequest returns a request for a. The pool belongs to the client and is not global: a channel
@@ -73,8 +69,10 @@ func (c *Client) recycle(r *request) {
 // A batch is a schedule.Batch with its call.
 type batch struct {
 	schedule.Batch              // guarded by queue.mu; what it asks does not change once it is sent
-	acquireBody                 // if the queue is of one limiter
+	body           batchBody    // one of those below
+	single         singleBody   // if the queue is of one limiter
 	joint          allowAllBody // if it is of a set
+	reply          protocol.Reply
 	queue          *queue
 	call           exchange.Call
 	present        atomic.Int32 // callers that have not left
@@ -84,7 +82,7 @@ type batch struct {
 // batches is the pool of batches. recycle returns one.
 var batches = sync.Pool{New: func() any {
 	b := new(batch)
-	b.Owner, b.ask, b.joint.reply = b, &b.Ask, &b.reply
+	b.Owner, b.single.ask, b.single.reply, b.joint.reply = b, &b.Ask, &b.reply, &b.reply
 	return b
 }}
 
@@ -92,7 +90,7 @@ var batches = sync.Pool{New: func() any {
 func (b *batch) recycle() {
 	b.Batch.Reset()
 	b.call = b.call.Emptied()
-	b.queue, b.limiter, b.joint.limiters, b.reply = nil, nil, nil, protocol.Reply{}
+	b.queue, b.body, b.single.limiter, b.joint.limiters, b.reply = nil, nil, nil, nil, protocol.Reply{}
 	batches.Put(b)
 }
 
@@ -100,58 +98,23 @@ func (b *batch) recycle() {
 func (b *batch) Cancelled() bool { return b.present.Load() == 0 }
 
 // open returns an empty batch of the queue.
-func (q *queue) open(m schedule.Moment) *schedule.Batch {
+func (q *queue) open(schedule.Moment) *schedule.Batch {
 	b := batches.Get().(*batch)
-	b.queue, b.limiter = q, q.limiter
-	if q.isSet() {
-		q.lookInFront(m.Clock)
-	} else {
-		b.Ask.Check, b.free = q.limiter.unchecked()
-		b.Changing = q.ledger != nil && q.client.lender.changes(q.limiter.Key())
-	}
+	b.queue, b.body = q, q.body(b)
+	b.Changing = q.ledger != nil && q.client.lender.changes(q.limiters[0].Key())
 	b.denials = q.client.denyCache.Changes()
 	return &b.Batch
 }
 
 // begin makes the call of a batch.
 func (q *queue) begin(b *batch) {
-	if q.isSet() {
-		q.prepare(b)
-		b.call.Begin(q.client.exchange, &b.joint, b, q.targets)
-	} else {
-		b.call.Begin(q.client.exchange, b, b, q.targets)
-		b.request.Next(q.grants)
-	}
+	b.body.prepare(b)
+	b.call.Begin(q.client.exchange, b.body, b, q.targets)
 	b.present.Store(int32(max(b.Requests(), 1))) // without requests, the queue wants it
-}
-
-// prepare fills in what a batch asks of each limiter of a set.
-func (q *queue) prepare(b *batch) {
-	b.joint.limiters, b.joint.failed = q.limiters, -1
-	b.joint.request.Next(len(q.limiters), &b.Ask)
-	for i, l := range q.limiters {
-		part := &b.joint.request.Parts[i]
-		part.Encoder, part.Rebuild = &l.encoder, q.schedule.Rebuild(i)
-		part.Check, part.Free = l.unchecked()
-	}
 }
 
 // Stalled lets the queue send its next batch.
 func (b *batch) Stalled() { b.queue.stalled(b) }
-
-// Enforce sets the limiter's own rate in the place of another one. If no attempt has had an effect,
-// b may bring a lease afterwards.
-func (b *batch) Enforce(ctx context.Context, a *script.Attempts) error {
-	err := b.acquireBody.Enforce(ctx, a)
-	if err == nil && !a.MaybeExecuted() {
-		b.queue.look(func(s *schedule.Queue) {
-			if !b.limiter.client.lender.changes(b.limiter.Key()) {
-				s.Renew(&b.Batch)
-			}
-		})
-	}
-	return err
-}
 
 // Done completes b. If nothing uses it any more, it is recycled.
 func (b *batch) Done(o exchange.Outcome) {
@@ -176,43 +139,20 @@ func (b *batch) complete(g *protocol.Reply, o exchange.Outcome) {
 	q := b.queue
 	var one [1]Call
 	var calls []Call
-	var behind []uint64
-	q.event(func(*schedule.Queue) { calls, behind = q.settle(one[:0], b, g, o) })
-	if sent := b.call.Started(); calls[0].Granted > 0 {
-		q.client.wakeSets(behind, func(set *schedule.Queue) { set.Overlapped(sent) })
-	}
-	if !q.isSet() && slices.ContainsFunc(b.Settled, gaveUp) {
-		q.client.wakeSets(behind, (*schedule.Queue).Freed)
-	}
-	if q.isSet() && g != nil && !g.Local() {
-		for i, l := range q.limiters {
-			l.afterAllowAll(calls[i])
-		}
-		q.redate(g)
-	}
+	q.event(func(*schedule.Queue) { calls = q.settle(one[:0], b, g, o) })
 	if observe := q.client.config.Observe; observe != nil {
 		for _, call := range calls {
 			observe(call)
 		}
 	}
 	for _, r := range b.Settled {
-		r := r.Owner.(*request)
-		served := time.Time{}
-		if r.Outcome.Allowed {
-			served = b.call.Started()
-		}
-		r.unreserve(served)
-		r.done <- struct{}{}
+		r.Owner.(*request).done <- struct{}{}
 	}
 }
 
-// gaveUp reports whether a request that waited has ended without its permits.
-func gaveUp(r *schedule.Request) bool { return r.Kind == schedule.Wait && !r.Outcome.Allowed }
-
 // settle settles the callers of b, keeps what the reply says about each limiter, and lets the queue
-// send its next batch. It appends what the observer is told of each limiter, and returns the sets
-// that have callers behind those of b.
-func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Outcome) (told []Call, behind []uint64) {
+// send its next batch. It appends what the observer is told of each limiter.
+func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Outcome) []Call {
 	m := q.client.now()
 	var f schedule.Facts
 	if g == nil {
@@ -222,9 +162,11 @@ func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Out
 			q.saw(b, g)
 		}
 		f = q.schedule.Settle(m, &b.Batch, g)
-		q.keep(m, b, g, &f)
-		if f.Refused {
-			q.schedule.Correct(m, &b.Batch, g.Local())
+		for _, refusal := range b.Refusals {
+			q.remember(m, refusal, b.denials)
+		}
+		if q.joins && !g.Local() && f.Own > 0 {
+			q.grants.Add(b.single.request.ID())
 		}
 	}
 	for _, r := range b.Settled {
@@ -248,15 +190,13 @@ func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Out
 			call.Repaired, call.RateMismatch = g.Of(i).Notes.Repaired(), g.Of(i).Notes.Has(protocol.RateMismatch)
 			call.Fallback, call.Leased = g.Local(), g.Ahead
 		}
-		if !q.isSet() {
-			call.Returned, call.Void = q.ledger.Tell()
-			if l.settings.DenyCache > 0 {
-				call.DenyCacheHits = q.client.denyCache.Hits(l.Key())
-			}
+		call.Returned, call.Void = q.ledger.Tell()
+		if l.settings.DenyCache > 0 {
+			call.DenyCacheHits = q.client.denyCache.Hits(l.Key())
 		}
 		calls = append(calls, call)
 	}
-	return calls, q.setsBehind(nil)
+	return calls
 }
 
 // fail ends b with an error, which is about the limiter of a set that refused to decide, if one
@@ -266,63 +206,22 @@ func (q *queue) fail(m schedule.Moment, b *batch, o exchange.Outcome) schedule.F
 	if o.Silent {
 		behind = o.Cause
 	}
-	err := o.Err
-	if q.isSet() {
-		err = ofMember(err, &b.joint.failed)
-	}
-	return q.schedule.Fail(m, &b.Batch, err, behind)
-}
-
-// ofMember tells which limiter of several an error is about, if one of them refused to decide.
-// After any other error, an attempt may still be under way and write failed, which is not read
-// then.
-func ofMember(err error, failed *int) error {
-	if (errors.Is(err, script.ErrNotInitialized) || errors.Is(err, script.ErrUntold)) && *failed >= 0 {
-		return schedule.MemberError{Limiter: *failed, Err: err}
-	}
-	return err
+	return q.schedule.Fail(m, &b.Batch, b.body.about(o.Err), behind)
 }
 
 // saw keeps what a reply of Redis says about each limiter.
 func (q *queue) saw(b *batch, g *protocol.Reply) {
 	for i, l := range q.limiters {
-		of, checked := g.Of(i), b.Ask.Check
-		if q.isSet() {
-			checked = b.joint.request.Parts[i].Check
-		}
-		l.saw(of.Rate, of.Interval, of.Free, of.Notes, checked)
+		of := g.Of(i)
+		l.saw(of.Rate, of.Interval, of.Free, of.Notes, b.body.checks(i))
 	}
 }
 
-// keep keeps what became of the callers of b: for the deny cache, and for retries that search
-// records.
-func (q *queue) keep(m schedule.Moment, b *batch, g *protocol.Reply, f *schedule.Facts) {
-	if f.Refused {
-		for _, r := range b.Settled {
-			if r.Kind == schedule.Try && !r.Outcome.Allowed && r.Outcome.Err == nil {
-				q.remember(m, r.N, r.Outcome.Result, g, b.denials)
-			}
-		}
-	}
-	if !q.isSet() && !g.Local() && f.Own > 0 && q.limiter.settings.Bucket() > 0 {
-		q.grants.Add(b.request.ID())
-	}
-}
-
-// remember stores a refusal of n permits for a caller that does not wait in the deny cache. denials
-// is denyCache.Changes before the call. It stores nothing if the permits are free but reserved for
-// waiting callers, which may leave, if the process decided locally, or if another rate than the
-// enforced one is in force.
-func (q *queue) remember(m schedule.Moment, n int64, r Result, g *protocol.Reply, denials int64) {
-	s := &q.limiter.settings
-	if s.DenyCache == 0 || q.isSet() || n <= g.Free || g.Local() || s.Enforced && g.Notes.Has(protocol.RateMismatch) {
-		return
-	}
-	since := q.schedule.Since(m, g)
-	q.client.denyCache.Add(s.DenyCache, q.limiter.Key(), denycache.Refusal{
-		N: n, Limit: g.Rate, Left: g.Free, Interval: g.Interval, Enforced: q.limiter.enforced,
-		Free: since.Add(r.RetryAfter), Next: since.Add(r.NextAfter), Reset: since.Add(r.ResetAfter),
-	}, m.Clock, denials)
+// remember stores a refusal in the deny cache. denials is denyCache.Changes before the call.
+func (q *queue) remember(m schedule.Moment, refusal denycache.Refusal, denials int64) {
+	l := q.limiters[0]
+	refusal.Enforced = l.enforced
+	q.client.denyCache.Add(l.settings.DenyCache, l.Key(), refusal, m.Clock, denials)
 }
 
 // settled is called for each request that a batch has settled.

@@ -40,7 +40,8 @@ func newLimiter() *Limiter {
 // requests queued behind it fail with it.
 func TestALateCallDoesNotStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(0, newLimiter())
+		l := newLimiter()
+		q := l.client.registry.queueOf(l)
 		sent := func(ago time.Duration) *batch {
 			q.schedule.Join(&q.client.newRequest(t.Context(), &Ask{N: 1}, schedule.Try).Request)
 			send, _ := q.schedule.Next(nil, q.client.now, q.open)

@@ -198,9 +198,7 @@ func (ch *charge) saw(i int, of *protocol.Charged) {
 	l.learn(of.Rate, of.Interval)
 	l.saw(of.Rate, of.Interval, max(0, of.Free), of.Notes, ch.request.Parts[i].Check)
 	if of.Notes.Has(protocol.RebuildPending) {
-		q := c.enter(l)
-		q.schedule.FoundPending()
-		q.exit()
+		l.event(func(q *queue) { q.schedule.FoundPending() })
 	}
 	if of.Counted == 0 {
 		return

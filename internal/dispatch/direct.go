@@ -15,14 +15,14 @@ import (
 // Free counts expired permits back, and returns how many are free. With check it adds up the
 // records.
 func (l *Limiter) Free(ctx context.Context, check bool) (int64, error) {
-	g, err := l.look(ctx, protocol.BatchAsk{Check: check})
+	g, err := l.count(ctx, protocol.BatchAsk{Check: check})
 	return g.Free, err
 }
 
-// look makes a call that grants nothing: it counts expired permits back and returns what is free.
+// count makes a call that grants nothing: it counts expired permits back and returns what is free.
 // It repeats the call while expired records remain. If there are too many live records to add up in
 // one call, it then recounts them.
-func (l *Limiter) look(ctx context.Context, ask protocol.BatchAsk) (g protocol.Reply, err error) {
+func (l *Limiter) count(ctx context.Context, ask protocol.BatchAsk) (g protocol.Reply, err error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return g, err
@@ -51,9 +51,10 @@ func (l *Limiter) look(ctx context.Context, ask protocol.BatchAsk) (g protocol.R
 
 // DoWithRetry makes a call of acquire.lua that no pipeline carries.
 func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask protocol.BatchAsk) (protocol.Reply, error) {
-	body := acquireBody{limiter: l, ask: &ask}
+	var g protocol.Reply
+	body := acquireBody{limiter: l, ask: &ask, reply: &g}
 	err := l.client.exchange.Do(ctx, t, &body, nil, l)
-	return body.reply, err
+	return g, err
 }
 
 // Stay makes a call as for a caller that waits, which is refused whatever is free, so that Redis
@@ -173,7 +174,7 @@ func (l *Limiter) setRate(
 	}
 	set, notes := request.Reply(reply)
 	if notes.Has(protocol.RebuildPending) {
-		_, err = l.look(ctx, protocol.BatchAsk{Rebuild: true})
+		_, err = l.count(ctx, protocol.BatchAsk{Rebuild: true})
 	} else if notes.Has(protocol.Many) {
 		err = l.Recount(ctx)
 	}

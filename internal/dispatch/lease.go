@@ -36,8 +36,7 @@ func (l loan) untake() {
 func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan) {
 	q := l.queue.Load()
 	if q == nil {
-		q = l.client.enter(l)
-		q.exit()
+		l.look(func(entered *queue) { q = entered })
 	}
 	if !q.ledger.Holds() {
 		return Result{}, loan{}
@@ -102,15 +101,4 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []S
 		loans = append(loans, from)
 	}
 	return results, true
-}
-
-// afterAllowAll takes a lease for the limiter after a call of AllowAll, which takes none, if
-// another such call was made shortly before.
-func (l *Limiter) afterAllowAll(call Call) {
-	if l.settings.Lease == 0 {
-		return
-	}
-	q := l.client.enter(l)
-	defer q.exit()
-	q.schedule.Together(l.client.now(), call.Permits, call.Denied > 0)
 }

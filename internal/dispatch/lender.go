@@ -83,7 +83,7 @@ func (l *lender) next() (next giveBack, ok, many bool) {
 
 // giveBack gives back permits of a lease, after Ledger.Start or Ledger.Change.
 func (q *queue) giveBack(back lease.Back) {
-	returned, _ := q.limiter.release(context.Background(), back.Permits, back.At)
+	returned, _ := q.limiters[0].release(context.Background(), back.Permits, back.At)
 	q.event(func(s *schedule.Queue) {
 		if s.Ledger().Done(back, returned); q.returned != nil && !s.Ledger().Returning() {
 			close(q.returned)

@@ -45,10 +45,7 @@ func (b *batch) decide(retry time.Duration) (g protocol.Reply, known bool) {
 			return g, false
 		}
 	}
-	if q.isSet() {
-		return q.client.localLimiters.DecideAll(locals, b.Ask, q.client.Clock(), retry)
-	}
-	return q.client.localLimiters.Decide(locals[0], b.Ask, q.client.Clock(), retry)
+	return q.client.localLimiters.Decide(locals, b.Ask, q.client.Clock(), retry)
 }
 
 // learn stores the rate in a reply of Redis, for local decisions and for the deny cache.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -39,18 +40,13 @@ func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, err
 	}
-	q := l.client.enter(l)
-	now := l.client.now()
-	held, left := q.ledger.Offers(n, now)
-	ask := protocol.BatchAsk{Detail: true, Next: true, Rebuild: q.schedule.Rebuild(0)}
-	if first := q.schedule.Refused(); first > 0 {
-		ask.Groups = append(ask.Groups, protocol.Group{Size: first, Count: 1})
-	}
-	if kept := q.schedule.Reserved(now.Clock); kept > 0 {
-		ask.Groups = append(ask.Groups, protocol.Group{Size: kept})
-	}
-	ask.Strict = len(ask.Groups)
-	q.exit()
+	var ask protocol.BatchAsk
+	var held *lease.Lease
+	left, now := int64(0), l.client.now()
+	l.look(func(q *queue) {
+		held, left = q.ledger.Offers(n, now)
+		ask = q.schedule.Peek(now.Clock)
+	})
 	if held != nil {
 		result := granted(held, left, now, true)
 		result.Remaining += n
@@ -86,13 +82,13 @@ func (l *Limiter) peeked(n int64, g *protocol.Reply, ask protocol.BatchAsk, real
 	result := Result{
 		Limit: g.Rate, Remaining: g.Free, RetryAfter: g.Wait(last), NextAfter: g.NextAfter, ResetAfter: g.ResetAfter,
 	}
-	q := l.client.enter(l)
-	defer q.exit()
-	m := q.client.now()
-	result = q.schedule.Corrected(m, n, result, g.Local())
-	if real {
-		q.remember(m, n, result, g, denials)
-	}
+	m := l.client.now()
+	l.look(func(q *queue) {
+		if refusal, holds := q.schedule.Refusal(m, n, result, g); holds && real {
+			q.remember(m, refusal, denials)
+		}
+		result = q.schedule.Corrected(m, n, result, g.Local())
+	})
 	return result, nil
 }
 
@@ -109,11 +105,11 @@ func (l *Limiter) peek(ctx context.Context, ask protocol.BatchAsk) (g protocol.R
 	}
 	sent := &script.Attempts{NoRetryIfUnsent: l.settings.FallsBack}
 	body, err := within(ctx, l, func(ctx context.Context) (*peekBody, error) {
-		body := &peekBody{acquireBody: acquireBody{limiter: l, ask: &ask}}
+		body := &peekBody{acquireBody: acquireBody{limiter: l, ask: &ask, reply: new(protocol.Reply)}}
 		return body, l.client.exchange.Do(ctx, sent, body, nil, l)
 	})
 	if err == nil {
-		g = body.reply
+		g = *body.reply
 		l.learn(g.Rate, g.Interval)
 		return g, !body.own, nil
 	}

@@ -59,7 +59,7 @@ func (q *queue) checkForRedisson() {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), q.client.exchange.Timeout())
 		defer cancel()
-		here := q.limiter.RedissonHere(ctx)
+		here := q.limiters[0].RedissonHere(ctx)
 		q.event(func(s *schedule.Queue) { s.SeeRedisson(here) })
 	}()
 }

@@ -3,6 +3,8 @@ package dispatch
 import (
 	"maps"
 	"sync"
+
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
 // The registry of a client's queues: those in use, and a few that were used recently. Nothing is
@@ -29,46 +31,48 @@ type queueKey struct {
 
 // enter returns the queue of l, locked. exit unlocks it.
 func (c *Client) enter(l *Limiter) *queue {
-	if q := l.queue.Load(); q != nil {
-		if q.mu.Lock(); !q.dropped {
-			return q
-		}
-		q.mu.Unlock()
+	if q := l.queue.Load(); q != nil && q.lock() {
+		return q
 	}
 	key := queueKey{l.Key(), l.settings}
 	c.registry.mu.Lock()
 	q := c.registry.all[key]
 	if q == nil {
-		q = newQueue(0, l)
+		q = c.registry.queueOf(l)
 		c.registry.all[key] = q
 		c.registry.most = max(c.registry.most, len(c.registry.all))
 	}
-	q.mu.Lock()
+	q.lock()
 	c.registry.mu.Unlock()
 	l.queue.Store(q)
 	return q
 }
 
-// park puts a queue in the place of the one that was parked first. That one is dropped if it is
+// queueOf returns a new queue of a limiter.
+func (ls *registry) queueOf(l *Limiter) *queue {
+	s := &l.settings
+	q := newQueue(ls, func(b *batch) batchBody { return &b.single }, schedule.Settings{
+		Granularity: s.Bucket() > 0, DenyCache: s.DenyCache > 0, Enforced: s.Enforced,
+		Lease: s.Lease, Holding: &l.client.lender.holding,
+	}, l)
+	q.targets[0] = &queueTarget{Limiter: l}
+	return q
+}
+
+// idle parks a queue in the place of the one that was parked first. That one is dropped if it is
 // idle; otherwise it is parked again when it becomes idle.
-func (ls *registry) park(q *queue) {
+func (ls *registry) idle(q *queue) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	out := ls.spare[ls.next]
 	ls.spare[ls.next] = q
 	ls.next = (ls.next + 1) % SpareQueues
-	if out == nil {
+	if out == nil || !out.drop() {
 		return
 	}
-	out.mu.Lock()
-	defer out.mu.Unlock()
-	if !out.schedule.Idle() {
-		out.parked = false
-		return
-	}
-	out.dropped = true
-	out.limiter.queue.CompareAndSwap(out, nil)
-	delete(ls.all, queueKey{out.limiter.Key(), out.limiter.settings})
+	l := out.limiters[0]
+	l.queue.CompareAndSwap(out, nil)
+	delete(ls.all, queueKey{l.Key(), l.settings})
 	if ls.most > 16*SpareQueues && len(ls.all) < ls.most/8 {
 		ls.most, ls.all = len(ls.all), maps.Collect(maps.All(ls.all))
 	}
@@ -80,7 +84,7 @@ func (ls *registry) list(chosen func(*Limiter) bool) []*queue {
 	defer ls.mu.Unlock()
 	var found []*queue
 	for _, q := range ls.all {
-		if chosen(q.limiter) {
+		if chosen(q.limiters[0]) {
 			found = append(found, q)
 		}
 	}

@@ -24,9 +24,9 @@ func (t *queueTarget) Breaker() *breaker.Breaker { return &t.breaker }
 // Breaker returns the breaker of the limiter's queue. It must not be called while a queue is
 // locked.
 func (l *Limiter) Breaker() *breaker.Breaker {
-	q := l.client.enter(l)
-	defer q.exit()
-	return q.targets[0].Breaker()
+	var b *breaker.Breaker
+	l.look(func(q *queue) { b = q.targets[0].Breaker() })
+	return b
 }
 
 // Keys returns the names of the limiter's keys.

@@ -40,13 +40,8 @@ func (c *Client) wakeChosen(chosen func(*Limiter) bool) {
 	if c.waiting.Load() == 0 {
 		return // a caller that waits from now on asks first
 	}
-	tell(c.queues(chosen), (*schedule.Queue).Changed)
-}
-
-// tell tells queues what has happened.
-func tell(queues []*queue, event func(*schedule.Queue)) {
-	for _, q := range queues {
-		q.event(event)
+	for _, q := range c.queues(chosen) {
+		q.event((*schedule.Queue).Changed)
 	}
 }
 

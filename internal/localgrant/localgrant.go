@@ -219,18 +219,23 @@ func part(fraction float64, permits int64, interval time.Duration) (int64, time.
 	return 1, time.Duration(math.Min(longer, math.MaxInt64/2))
 }
 
-// Decide makes the reply that acquire.lua would make. A request for more than the local limit waits
-// for Redis: it may ask again after retry, and does not block those behind it. It fails if no rate
-// is known.
-func (d *Limiters) Decide(l *Limiter, ask protocol.BatchAsk, now time.Time,
-	retry time.Duration) (protocol.Reply, bool) {
+// Decide makes the reply that acquire.lua, or for several limiters allowall.lua, would make. A
+// request for more than the local limit waits for Redis: it may ask again after retry, and does not
+// block those behind it. It fails if the rate of a limiter is not known, or if there is no room to
+// count the grants of all.
+func (d *Limiters) Decide(
+	limiters []*Limiter, ask protocol.BatchAsk, now time.Time, retry time.Duration,
+) (g protocol.Reply, known bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s, known := d.budget(l, now)
-	if !known {
-		return protocol.Reply{}, false
+	budgets, known := d.budgets(limiters, now)
+	switch {
+	case !known:
+		return g, false
+	case len(budgets) == 1:
+		return budgets[0].decide(ask, retry), true
 	}
-	return s.decide(ask, retry), true
+	return decideAll(budgets, ask, retry), true
 }
 
 // Peek is Decide, but takes nothing.
@@ -294,18 +299,10 @@ func (s localBudget) decide(ask protocol.BatchAsk, retry time.Duration) protocol
 	return g
 }
 
-// DecideAll makes the reply that allowall.lua would make. It fails if the rate of a limiter is not
-// known, or if there is no room to count the grants of all.
-func (d *Limiters) DecideAll(
-	limiters []*Limiter, ask protocol.BatchAsk, now time.Time, retry time.Duration,
-) (protocol.Reply, bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	budgets, known := d.budgets(limiters, now)
-	if !known {
-		return protocol.Reply{}, false
-	}
-	g := protocol.Reply{Others: make([]protocol.Member, len(limiters)-1), Retry: retry}
+// decideAll makes the reply that allowall.lua would make.
+func decideAll(budgets []localBudget, ask protocol.BatchAsk, retry time.Duration) protocol.Reply {
+	now := budgets[0].now.UnixMicro()
+	g := protocol.Reply{Others: make([]protocol.Member, len(budgets)-1), Retry: retry}
 	g.MakeOutcomes(len(ask.Groups))
 	blocked := false
 	for i, group := range ask.Groups {
@@ -331,12 +328,11 @@ func (d *Limiters) DecideAll(
 	}
 	for i, s := range budgets {
 		m := g.Of(i)
-		m.Now, m.At, m.Rate, m.Interval, m.Free = now.UnixMicro(), now.UnixMicro(), s.limit, s.interval,
-			max(s.free(), 0)
+		m.Now, m.At, m.Rate, m.Interval, m.Free = now, now, s.limit, s.interval, max(s.free(), 0)
 		m.Notes, m.Origin = protocol.Local, record.NoOrigin
 		m.NextAfter, m.ResetAfter = s.times()
 	}
-	return g, true
+	return g
 }
 
 // together returns how many requests of a group all budgets can grant; below 0: as

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
@@ -21,7 +22,9 @@ type Batch struct {
 	// a group is requests that ask for the same number of permits and stand next to each other
 	Ask     protocol.BatchAsk
 	Settled []*Request // those that the reply settled
-	Owner   any        // not used here
+	// refusals of requests that do not wait, which hold until the times that they name
+	Refusals []denycache.Refusal
+	Owner    any // not used here
 
 	number   int64 // sequence number in its queue, from 1
 	changes  int64 // Queue.changes when it was sent
@@ -51,10 +54,11 @@ func (b *Batch) State() BatchState { return b.state }
 func (b *Batch) Reset() {
 	clear(b.Settled)
 	*b = Batch{
-		Ask:     protocol.BatchAsk{Groups: b.Ask.Groups[:0]},
-		Settled: b.Settled[:0],
-		Owner:   b.Owner,
-		members: emptied(b.members),
+		Ask:      protocol.BatchAsk{Groups: b.Ask.Groups[:0]},
+		Settled:  b.Settled[:0],
+		Refusals: b.Refusals[:0],
+		Owner:    b.Owner,
+		members:  emptied(b.members),
 	}
 }
 
@@ -203,17 +207,18 @@ func (q *Queue) fill(m Moment, b *Batch) bool {
 // carryWaiting adds waiting requests, as far as there is room and the fair share allows it. It
 // returns the place of the last one.
 func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
+	q.lookInFront(m.Clock)
 	room, upTo := q.room(m)
 	// what other callers wait for in front of r and behind the last request of the batch
 	var front sizes
 	undated := false
 	for r := q.line.first; r != q.line.ready; r = r.next {
-		front.add(r.front(), 1)
-		undated = undated || r.Undated
+		front.add(r.front, 1)
+		undated = undated || r.undated
 	}
 	for r := q.line.ready; r != nil && !b.Ask.Partial; r = r.next {
-		front.add(r.front(), 1)
-		undated = undated || r.Undated
+		front.add(r.front, 1)
+		undated = undated || r.undated
 		switch {
 		case r.state.InFlight():
 		case q.leaves(r):

@@ -34,11 +34,10 @@ func (q *Queue) Refill() {
 	}
 }
 
-// Together notes what a call for a set, which takes no lease, came to at the limiter of this queue:
-// it granted so many permits, or refused some. If another such call was made shortly before, a
-// batch is due that brings a lease.
-func (q *Queue) Together(m Moment, n int64, refused bool) {
-	if q.ledger.Together(n, refused, m.Mono) {
+// together notes what a call for a set came to at the limiter of this queue. If another such call
+// was made shortly before, a batch is due that brings a lease.
+func (q *Queue) together(m Moment, t Together) {
+	if q.ledger.Together(t.Permits, t.Refused, m.Mono) {
 		q.recheck = true
 	}
 }

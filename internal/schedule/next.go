@@ -8,18 +8,21 @@ import (
 
 // Effects are what the owner of a queue does after an event, beside sending batches.
 type Effects struct {
-	Spare *Batch       // made for nothing; nil: none
-	Back  []lease.Back // of ended leases: the owner gives these permits back
-	Wake  time.Time    // see Queue.Wake
-	Cause Cause
+	Spare    *Batch       // made for nothing; nil: none
+	Back     []lease.Back // of ended leases: the owner gives these permits back
+	Tell     []Notice     // for the limiters of the set
+	Outdated []Outdated   // for sets that wait for the limiter
+	Wake     time.Time    // see Queue.Wake
+	Cause    Cause
 }
 
 // Next returns what is to be done after an event, or at the time to wake. It appends the batches
 // that are to be sent, in this order. It calls now at most once, and open for each batch that is
-// due: for an empty one, in which the owner has filled in Ask.Check and Changing. A second call at
+// due: for an empty one, in which the owner has filled in Changing. A second call at
 // the same time has no effects.
 func (q *Queue) Next(send []*Batch, now func() Moment, open func(Moment) *Batch) ([]*Batch, Effects) {
-	var fx Effects
+	fx := q.effects
+	q.effects = Effects{}
 	// most callers of a busy limiter join while a batch is in flight: they need no time
 	if blocked := q.inFlight != nil && len(q.upTo) == 0 && !q.ledger.Holds(); !blocked {
 		for m := now(); q.due(m); {

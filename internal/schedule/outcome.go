@@ -3,6 +3,7 @@ package schedule
 import (
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
@@ -101,9 +102,34 @@ func oneIf(is bool) int {
 	return 0
 }
 
-// Correct corrects the outcomes of the refused requests of a complete batch that do not wait
+// remember keeps the refusals of a batch for the deny cache.
+func (q *Queue) remember(m Moment, b *Batch, g *protocol.Reply) {
+	for _, r := range b.Settled {
+		if o := &r.Outcome; r.Kind == Try && !o.Allowed && o.Err == nil {
+			if refusal, holds := q.Refusal(m, r.N, o.Result, g); holds {
+				b.Refusals = append(b.Refusals, refusal)
+			}
+		}
+	}
+}
+
+// Refusal returns what the deny cache keeps of a refusal of n permits. It keeps nothing if the
+// permits are free but reserved for waiting callers, which may leave, if the process decided
+// locally, or if another rate than the enforced one is in force.
+func (q *Queue) Refusal(m Moment, n int64, r Result, g *protocol.Reply) (refusal denycache.Refusal, holds bool) {
+	if !q.settings.DenyCache || n <= g.Free || g.Local() || q.settings.Enforced && g.Notes.Has(protocol.RateMismatch) {
+		return refusal, false
+	}
+	since := q.Since(m, g)
+	return denycache.Refusal{
+		N: n, Limit: g.Rate, Left: g.Free, Interval: g.Interval,
+		Free: since.Add(r.RetryAfter), Next: since.Add(r.NextAfter), Reset: since.Add(r.ResetAfter),
+	}, true
+}
+
+// correct corrects the outcomes of the refused requests of a complete batch that do not wait
 // (Corrected).
-func (q *Queue) Correct(m Moment, b *Batch, local bool) {
+func (q *Queue) correct(m Moment, b *Batch, local bool) {
 	for _, r := range b.Settled {
 		if r.Kind == Wait || r.Outcome.Err != nil {
 			continue

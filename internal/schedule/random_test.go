@@ -281,7 +281,6 @@ func (w *world) deliver(i int) {
 		facts = w.q.Fail(w.m, f.b, ErrExceedsRate, nil)
 	} else {
 		facts = w.q.Settle(w.m, f.b, &f.reply)
-		w.q.Correct(w.m, f.b, false)
 		w.judge(f.b, &f.reply, facts)
 	}
 	w.note("batch %d ends: %+v", f.b.number, facts)

@@ -16,11 +16,7 @@ const (
 type Request struct {
 	N    int64   // permits; of the first limiter, if the queue is of a set
 	Rest []int64 // permits of the other limiters of a set
-	// permits of each limiter of a set that callers wait for in front of the request and behind the
-	// one before it; nil: none
-	Front   []int64
-	Undated bool // it is not known from when on some of these count
-	Kind    Kind
+	Kind Kind
 	// the outcome of a refusal has the times when permits are free, though the request does not
 	// wait
 	Detail bool
@@ -31,6 +27,8 @@ type Request struct {
 	// when the caller leaves: at the end of its timeout or of its context; zero: not known
 	End   time.Time
 	Owner any // not used here
+	// one for each limiter, while a request of a set waits
+	Reservations []*Reservation
 
 	// nil: N is at most the rate; otherwise the request may want more
 	Instalments *Instalments
@@ -40,7 +38,11 @@ type Request struct {
 	state State
 	last  bool   // the timeout is over: the next reply settles the request
 	batch *Batch // the last one that carried it, while it is in flight
-	asked int64  // number of that batch
+	// permits of each limiter of a set that callers wait for in front of the request and behind the
+	// one before it
+	front   sizes
+	undated bool  // it is not known from when on some of these count
+	asked   int64 // number of that batch
 	// when its permits are free; zero: not known, or now, but for the requests in front
 	free time.Time
 	// how long after free others are free that return together with its own
@@ -55,14 +57,6 @@ func (r *Request) Of(limiter int) int64 {
 }
 
 func (r *Request) sizes() sizes { return sizes{r.N, r.Rest} }
-
-// front returns Front.
-func (r *Request) front() sizes {
-	if r.Front == nil {
-		return sizes{}
-	}
-	return sizes{r.Front[0], r.Front[1:]}
-}
 
 // InFlight reports whether the request is in a batch that is not complete.
 func (r *Request) InFlight() bool { return r.state.InFlight() }

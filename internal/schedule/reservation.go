@@ -1,7 +1,6 @@
 package schedule
 
 import (
-	"math"
 	"slices"
 	"time"
 )
@@ -16,8 +15,8 @@ import (
 //     those behind it, until an interval before: a permit that they take by then is back in time.
 //   - Until the first reply to a request, that time is not known, and its permits are kept free. So
 //     those behind it are not refused: they are asked for again once it is known.
-//   - What is kept free changes only by the events of the queue that has the reservation: Reserve,
-//     Redate and Unreserve.
+//   - What is kept free changes only by the events of the queue that has the reservation: Reserve
+//     and Hear.
 //
 // Nothing is reserved in Redis: what is kept is an argument of each call. So a limiter may idle for
 // one request of a set, with no more permits than that wants, for at most one interval.
@@ -28,8 +27,9 @@ type Reservation struct {
 	// the set: its own requests are no reason to keep permits free of each other
 	Owner any
 
-	place int64     // in the order of arrival
+	place int64     // in the order of arrival; 0: it was taken away
 	from  time.Time // they are kept free from then on; zero: not known yet, so they are
+	dated int64     // number of the batch of the set whose reply has told that
 }
 
 // counts reports whether the permits are kept free at a time.
@@ -41,64 +41,51 @@ func (q *Queue) Reserve(res, after *Reservation) {
 	q.line.places++
 	res.place = q.line.places
 	if after != nil {
-		res.from = after.from
+		res.from, res.dated = after.from, after.dated
 	}
 	q.reservations = append(q.reservations, res)
 	q.ledger.End()
 }
 
-// Redate notes that a reservation counts from a time on. It reports whether requests behind it are
-// to be asked for again, here and in the queues of other sets: they have waited for this date, or
-// less is kept free of them now.
-func (q *Queue) Redate(res *Reservation, from, now time.Time) (news bool) {
-	news = res.from.IsZero() || res.counts(now) && !now.After(from)
-	res.from = from
-	if news && q.line.rear != nil && q.line.rear.place > res.place {
+// redate notes from when on reservations count. Requests behind one of them are asked for again,
+// here and in the queues of other sets, if they have waited for its date, or less is kept free of
+// them now.
+func (q *Queue) redate(dates []Date, now time.Time) {
+	var first *Reservation // of which the date is news
+	for _, d := range dates {
+		res, from := d.Reservation, d.From
+		if d.number < res.dated || res.place == 0 { // a later reply has told it, or the request has left
+			continue
+		}
+		news := res.from.IsZero() || res.counts(now) && !now.After(from)
+		res.dated, res.from = d.number, from
+		if news && first == nil {
+			first = res
+		}
+	}
+	if first == nil {
+		return
+	}
+	if q.line.rear != nil && q.line.rear.place > first.place {
 		q.change()
 	}
-	return news
+	q.outdate(first, time.Time{})
 }
 
-// Unreserve takes away a reservation: its request has left or, by a call that was sent at a time,
-// has its permits. Like Redate, it reports whether requests behind it are to be asked for again.
-func (q *Queue) Unreserve(res *Reservation, served time.Time) (news bool) {
+// unreserve takes away a reservation. Like redate, it lets requests behind it be asked for again.
+func (q *Queue) unreserve(res *Reservation, served time.Time) {
 	at := slices.Index(q.reservations, res)
 	q.reservations = slices.Delete(q.reservations, at, at+1)
-	if news = served.IsZero() || res.from.IsZero(); news {
-		q.Freed()
-	} else {
-		q.Overlapped(served)
+	if res.from.IsZero() { // what was behind it had to wait
+		served = time.Time{}
 	}
-	return news
+	q.Outdated(served)
+	q.outdate(res, served)
+	res.place = 0
 }
 
-// Freed notes that fewer permits may be kept free of the waiting requests than before.
-func (q *Queue) Freed() {
-	if q.line.length > 0 {
-		q.change()
-	}
-}
-
-// Overlapped notes that another queue was granted permits of a limiter of this one, by a call that
-// was sent at a time. If a call of this queue was in flight meanwhile, Redis may have executed it
-// later, and then left free what had been granted: it is made again.
-func (q *Queue) Overlapped(sent time.Time) {
-	if q.line.length > 0 && (q.inFlight != nil || q.detached > 0 || !q.answered.Before(sent)) {
-		q.change()
-	}
-}
-
-// Reserved returns how many permits requests of sets wait for at a time.
-func (q *Queue) Reserved(now time.Time) int64 {
-	n, _ := q.reserved(now, 0, math.MaxInt64)
-	return n
-}
-
-// Reservations returns the reservations of requests of sets.
-func (q *Queue) Reservations() []*Reservation { return q.reservations }
-
-// Behind reports whether res is behind another reservation, and of another set.
-func (res *Reservation) Behind(other *Reservation) bool {
+// behind reports whether res is behind another reservation, and of another set.
+func (res *Reservation) behind(other *Reservation) bool {
 	return res.place > other.place && res.Owner != other.Owner
 }
 

@@ -5,20 +5,22 @@
 // knows no clock, timer, goroutine, lock or context, and nothing of Redis.
 //
 // Each event is a method of Queue: Join, Leave, Expire, Settle, Fail, Stalled, Changed,
-// SeeRedisson, GaveBack; for leases Refill, Together, and those of its Ledger; for reservations
-// Reserve, Redate, Unreserve, Freed, Overlapped. What a queue decides on changes only by its own
-// events, and with time. After any of them but Reserve, and at the time to wake, its owner calls
-// Next, and does what that returns. A superfluous call of Next has no effects, so the owner need
-// not know which events make a batch due.
+// SeeRedisson, GaveBack; for leases Refill and those of its Ledger; Reserve, and what other queues
+// tell: Hear and Outdated. What a queue decides on changes only by its own events, and with time.
+// After any of them but Reserve, and at the time to wake, its owner calls Next, and does what that
+// returns. A superfluous call of Next has no effects, so the owner need not know which events make
+// a batch due.
 package schedule
 
 import (
 	"errors"
 	"iter"
+	"math"
 	"sync/atomic"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
 
@@ -43,6 +45,12 @@ type Settings struct {
 	Jitter   func(time.Duration) time.Duration // returns a random time below the given one
 	// reports whether the caller is about to leave; nil: none is
 	Leaving func(*Request) bool
+	// of a set: what Queue.InFront of one of its limiters returns; nil: nobody is in front
+	InFront func(limiter int, reservations []*Reservation, now time.Time) []Front
+	Lending []int // limiters of a set that have leases
+	// refusals of requests that do not wait are kept
+	DenyCache bool
+	Enforced  bool // but not if Redis has another rate than that of the options
 	// how long a lease lasts; 0: the limiter has none, and neither has a set
 	Lease   time.Duration
 	Holding *atomic.Int64 // limiters of the client that have a lease
@@ -84,6 +92,7 @@ type Queue struct {
 	// requests up to these sizes may be served though the first one waits; 0: none
 	mayPass sizes
 
+	effects  Effects     // on other queues, which Next has not returned yet
 	verdicts []allotment // memory for allot
 }
 
@@ -115,8 +124,14 @@ func (q *Queue) Line() iter.Seq[*Request] {
 	}
 }
 
-// Last returns the last waiting request; nil: none waits.
-func (q *Queue) Last() *Request { return q.line.rear }
+// LastReservation returns that of the last waiting request of a set at one of its limiters; nil:
+// none waits.
+func (q *Queue) LastReservation(limiter int) *Reservation {
+	if q.line.rear == nil {
+		return nil
+	}
+	return q.line.rear.Reservations[limiter]
+}
 
 // Trying returns the number of requests that do not wait and are not in flight, those included
 // whose callers have left.
@@ -137,13 +152,18 @@ func (q *Queue) RetryAfter() (wait time.Duration, known bool) {
 	return 0, false
 }
 
-// Refused returns how many permits the first waiting request wants, if a reply has refused them;
-// else 0.
-func (q *Queue) Refused() int64 {
+// Peek returns what a request that does not wait stands behind at a time: what the first waiting
+// request wants, if a reply has refused it, and what is kept free of the others.
+func (q *Queue) Peek(now time.Time) protocol.BatchAsk {
+	ask := protocol.BatchAsk{Detail: true, Next: true, Rebuild: q.rebuild[0]}
 	if first := q.line.first; first != nil && first.state == Refused {
-		return first.N
+		ask.Groups = append(ask.Groups, protocol.Group{Size: first.N, Count: 1})
 	}
-	return 0
+	if kept, _ := q.reserved(now, 0, math.MaxInt64); kept > 0 {
+		ask.Groups = append(ask.Groups, protocol.Group{Size: kept})
+	}
+	ask.Strict = len(ask.Groups)
+	return ask
 }
 
 // Unanswered returns when the last batch was sent, if it has no reply yet; the zero time if it has
@@ -163,10 +183,15 @@ func (q *Queue) Unanswered() time.Time {
 // Join adds a request. It asks for a call, unless it waits behind others. Behind them it asks only
 // if all of these are in stalled batches, if it has a timeout or must not wait in vain (the reply
 // tells whether its permits are free in time), if it wants more than the rate (which is an error at
-// once), or if it may pass the first one (mayPass).
+// once), or if it may pass the first one (mayPass). While callers wait, a request of kind UpTo is
+// settled at once: no permits are free for it.
 func (q *Queue) Join(r *Request) {
 	switch r.Kind {
 	case UpTo:
+		if q.wanted() {
+			r.state.To(Settled)
+			return
+		}
 		q.upTo = append(q.upTo, r)
 		return
 	case Try:
@@ -189,6 +214,10 @@ func (q *Queue) Join(r *Request) {
 // Leave takes away a request whose caller leaves. It returns the batch that carries the request;
 // nil if it is not in flight. What that batch is granted for it goes to the requests behind it.
 func (q *Queue) Leave(r *Request) (carrier *Batch) {
+	if r.Kind == Wait {
+		q.release(r, time.Time{})
+		q.outdate(nil, time.Time{})
+	}
 	if r.state == Gone { // fill has taken it away
 		return nil
 	}

@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"errors"
+	"math"
 	"reflect"
 	"slices"
 	"sync/atomic"
@@ -65,6 +66,16 @@ func (s *story) asks(b *Batch, strict int, groups ...protocol.Group) {
 	}
 }
 
+// date lets a reply to a set tell from when on a reservation counts.
+func (s *story) date(res *Reservation, from time.Time) {
+	s.q.Hear(s.m, Notice{Dates: []Date{{Reservation: res, From: from}}})
+}
+
+// end takes away a reservation.
+func (s *story) end(res *Reservation, served time.Time) {
+	s.q.Hear(s.m, Notice{Ended: res, Served: served})
+}
+
 // Each limiter of a set has its own part of a result and of the tally. What a caller that has left
 // was granted goes to the next one of the same batch.
 func TestSettleASet(t *testing.T) {
@@ -87,7 +98,6 @@ func TestSettleASet(t *testing.T) {
 	if !reflect.DeepEqual(f, want) {
 		t.Errorf("%+v, expected %+v", f, want)
 	}
-	s.q.Correct(s.m, b, false) // changes nothing: no request waits
 	for i, want := range []struct {
 		state     State
 		allowed   bool
@@ -298,7 +308,7 @@ func TestStalledSet(t *testing.T) {
 func TestWhatIsInFrontOfASetIsKeptFree(t *testing.T) {
 	s := newSetStory(t)
 	first, second, third := waitBoth(1, 1), waitBoth(1, 1), waitBoth(1, 1)
-	first.Front, second.Front, third.Front = []int64{0, 0}, []int64{0, 3}, []int64{2, 0}
+	second.front, third.front = sizes{0, []int64{3}}, sizes{2, []int64{0}}
 	try := both(1, 1)
 	s.join(first, second, third, try)
 	b := s.sends(first, second, third, try)
@@ -313,7 +323,7 @@ func TestWhatIsInFrontOfASetThatIsLeftOutIsKeptFree(t *testing.T) {
 	for _, stalled := range []bool{false, true} { // or its caller is about to leave
 		s := newSetStory(t)
 		first, between, behind := waitBoth(1, 1), waitBoth(1, 1), waitBoth(1, 1)
-		first.Front, between.Front, behind.Front = []int64{2, 0}, []int64{0, 3}, []int64{4, 0}
+		first.front, between.front, behind.front = sizes{2, []int64{0}}, sizes{0, []int64{3}}, sizes{4, []int64{0}}
 		if stalled {
 			s.join(first, between)
 			s.q.Stalled(s.m, s.sends(first, between))
@@ -352,7 +362,6 @@ func TestWhatSetsWaitForIsKeptFree(t *testing.T) {
 	if f.Granted != 1 || !f.Sleeps || second.state != Refused || try.state != Settled {
 		t.Errorf("%+v; the requests are %v and %v", f, second.state, try.state)
 	}
-	s.q.Correct(s.m, b, false)
 	if o := try.Outcome; o.Remaining != 0 || o.RetryAfter != 50*ms {
 		t.Errorf("%+v", o)
 	}
@@ -382,7 +391,6 @@ func TestAKeepIsNoReasonToTryAtOnce(t *testing.T) {
 		b := s.sends(try)
 		granted := make([]int64, len(b.Ask.Groups))
 		s.q.Settle(s.m, b, s.reply(b, 2, 50*ms, granted...))
-		s.q.Correct(s.m, b, false)
 		want := time.Millisecond
 		if reservations {
 			want = 50 * ms
@@ -457,14 +465,14 @@ func TestDrop(t *testing.T) {
 	s.q.Reserve(stays, nil)
 	s.refuse(s.sends(first), time.Second)
 	s.wakes(time.Second)
-	s.q.Unreserve(gone, time.Time{})
-	if reservations := s.q.Reservations(); !slices.Equal(reservations, []*Reservation{stays}) {
+	s.end(gone, time.Time{})
+	if reservations := s.q.reservations; !slices.Equal(reservations, []*Reservation{stays}) {
 		t.Errorf("%d reservations are left, or another one", len(reservations))
 	}
 	b := s.sends(first)
 	s.asks(b, 1, protocol.Group{Size: 1, Count: 1})
 	s.q.Settle(s.m, b, s.reply(b, 0, 0, 1))
-	s.q.Unreserve(stays, time.Time{})
+	s.end(stays, time.Time{})
 	s.wakes(0)
 	if !s.q.Idle() {
 		t.Error("without reservations, the queue is not idle")
@@ -473,7 +481,7 @@ func TestDrop(t *testing.T) {
 
 // A call that may have kept permits free which another queue was granted meanwhile is made again.
 // One that was complete before is not, and that of a queue without waiting requests is not.
-func TestOverlapped(t *testing.T) {
+func TestOutdated(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		// what happens before; it returns when the other call was sent
@@ -506,9 +514,9 @@ func TestOverlapped(t *testing.T) {
 			s.join(first)
 			sent := c.at(s, first)
 			if drop {
-				s.q.Unreserve(k, sent)
+				s.end(k, sent)
 			} else {
-				s.q.Overlapped(sent)
+				s.q.Outdated(sent)
 			}
 			if b := s.q.InFlight(); b != nil {
 				s.refuse(b, time.Second)
@@ -522,7 +530,7 @@ func TestOverlapped(t *testing.T) {
 	try := &Request{N: 1}
 	s.join(try)
 	b := s.sends(try)
-	s.q.Overlapped(s.m.Mono)
+	s.q.Outdated(s.m.Mono)
 	s.refuse(b, time.Second)
 	s.wakes(0)
 }
@@ -538,14 +546,14 @@ func TestARequestBehindAKeepWithoutADateIsNotRefused(t *testing.T) {
 			asks  []protocol.Group
 		}{
 			"counts later": {func(s *story, k *Reservation) {
-				s.q.Redate(k, s.m.Clock.Add(time.Hour), s.m.Clock)
+				s.date(k, s.m.Clock.Add(time.Hour))
 			}, []protocol.Group{eight}},
 			"counts now": {func(s *story, k *Reservation) {
-				s.q.Redate(k, start.Add(-ms), s.m.Clock)
+				s.date(k, start.Add(-ms))
 			}, []protocol.Group{five, eight}},
-			"left":         {func(s *story, k *Reservation) { s.q.Unreserve(k, time.Time{}) }, []protocol.Group{eight}},
-			"was granted":  {func(s *story, k *Reservation) { s.q.Unreserve(k, start) }, []protocol.Group{eight}},
-			"granted late": {func(s *story, k *Reservation) { s.q.Unreserve(k, s.m.Mono) }, []protocol.Group{eight}},
+			"left":         {func(s *story, k *Reservation) { s.end(k, time.Time{}) }, []protocol.Group{eight}},
+			"was granted":  {func(s *story, k *Reservation) { s.end(k, start) }, []protocol.Group{eight}},
+			"granted late": {func(s *story, k *Reservation) { s.end(k, s.m.Mono) }, []protocol.Group{eight}},
 		} {
 			s := newStory(t)
 			s.q.settings.FailFast = failFast
@@ -598,7 +606,9 @@ func TestRedate(t *testing.T) {
 				s.q.Reserve(k, k)
 			}
 			s.refuse(s.sends(r), time.Second)
-			news := s.q.Redate(k, c.to, s.m.Clock)
+			s.q.Reserve(&Reservation{N: 1, Owner: "another set"}, nil)
+			s.date(k, c.to)
+			news := len(s.q.effects.Outdated) > 0 // that set is told
 			if due := s.q.due(s.m); news != c.news || due != (news && behind) {
 				t.Errorf("%s, behind %v: news %v, a batch is due: %v", c.what, behind, news, due)
 			}
@@ -616,14 +626,14 @@ func TestAKeepHasTheDateOfTheOneInFront(t *testing.T) {
 	s.q.Reserve(first, nil)
 	s.q.Reserve(second, first)
 	for after, want := range map[time.Duration]int64{0: 0, time.Minute + 1: 3} {
-		if n := s.q.Reserved(start.Add(after)); n != want {
+		if n, _ := s.q.reserved(start.Add(after), 0, math.MaxInt64); n != want {
 			t.Errorf("after %v, %d permits are kept, expected %d", after, n, want)
 		}
 	}
 }
 
 // A detached batch may be executed after a grant of another queue, too.
-func TestOverlappedByADetachedBatch(t *testing.T) {
+func TestADetachedBatchIsOutdated(t *testing.T) {
 	s := newStory(t)
 	first, second := wait(1), wait(1)
 	s.join(first)
@@ -632,6 +642,58 @@ func TestOverlappedByADetachedBatch(t *testing.T) {
 	s.refuse(s.sends(second), time.Second)
 	s.pass(ms)
 	s.wakes(time.Second - ms)
-	s.q.Overlapped(s.m.Mono)
+	s.q.Outdated(s.m.Mono)
 	s.sends(second)
+}
+
+// The queue of a set tells each limiter what a reply says of its reservations: those of waiting
+// requests have dates as far as these are known, and those of requests that are settled end. A
+// limiter with leases learns what the call came to.
+func TestWhatASetTellsItsLimiters(t *testing.T) {
+	s := newSetStory(t)
+	s.q.settings.Lending = []int{1}
+	served, waits, leaves := waitBoth(1, 1), waitBoth(1, 1), waitBoth(1, 1)
+	for _, r := range []*Request{served, waits, leaves} {
+		r.Reservations = []*Reservation{{N: 1}, {N: 1}}
+	}
+	ended, dated, left := served.Reservations, waits.Reservations, leaves.Reservations
+	s.join(served, waits)
+	b, sent := s.sends(served, waits), s.m.Mono
+	tells := func(want ...Notice) {
+		t.Helper()
+		_, fx := s.q.Next(nil, func() Moment { return s.m }, func(Moment) *Batch { return new(Batch) })
+		if !reflect.DeepEqual(fx.Tell, want) {
+			t.Errorf("the queue tells %+v, expected %+v", fx.Tell, want)
+		}
+	}
+	tells()
+	s.pass(ms)
+	s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{5, 0}, outcome{1, [2]time.Duration{0, 2 * time.Second}}))
+	// an interval before the other limiter has its permits
+	from := [2]time.Time{s.m.Clock.Add(2*time.Second - time.Second), s.m.Clock.Add(-time.Second)}
+	tells(
+		Notice{Limiter: 0, Dates: []Date{{dated[0], from[0], 1}}},
+		Notice{Limiter: 1, Dates: []Date{{dated[1], from[1], 1}}}, Notice{Limiter: 1, Together: &Together{Permits: 1}},
+		Notice{Limiter: 0, Ended: ended[0], Served: sent}, Notice{Limiter: 1, Ended: ended[1], Served: sent})
+	s.join(leaves)
+	tells()
+	s.q.Leave(leaves)
+	tells(Notice{Limiter: 0, Ended: left[0]}, Notice{Limiter: 1, Ended: left[1]})
+}
+
+// Dates of an earlier reply, or of a reservation that has ended, change nothing.
+func TestOldDatesChangeNothing(t *testing.T) {
+	s := newStory(t)
+	res, later := &Reservation{N: 1}, start.Add(time.Hour)
+	s.q.Reserve(res, nil)
+	s.q.Hear(s.m, Notice{Dates: []Date{{res, later, 2}}})
+	s.q.Hear(s.m, Notice{Dates: []Date{{res, start, 1}}})
+	if !res.from.Equal(later) {
+		t.Errorf("the reservation counts from %v on", res.from)
+	}
+	s.end(res, time.Time{})
+	s.q.Hear(s.m, Notice{Dates: []Date{{res, start, 3}}})
+	if !res.from.Equal(later) {
+		t.Errorf("once it has ended, it counts from %v on", res.from)
+	}
 }

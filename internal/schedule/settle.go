@@ -34,12 +34,21 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	}
 	if f.Refused {
 		q.ledger.Refused(m.Mono)
+		q.remember(m, b, g)
 	}
 	q.mayPass = sizes{rest: make([]int64, len(rates.rest))}
 	if first := q.line.first; g.Local() && first != nil && !rates.fit(first) {
 		q.mayPass = rates
 	}
 	f.Sleeps = q.plan(m, b, g, beaten)
+	if f.Refused {
+		q.correct(m, b, g.Local())
+	}
+	if !g.Local() {
+		q.date(b, g)
+		q.tellTogether(&f)
+	}
+	q.tellOthers(b, f.Granted)
 	return f
 }
 
@@ -74,6 +83,7 @@ func (q *Queue) Fail(m Moment, b *Batch, err, behind error) Facts {
 	}
 	f.failed(len(b.Settled))
 	f.Sleeps = q.plan(m, b, &protocol.Reply{}, false)
+	q.tellOthers(b, 0)
 	return f
 }
 

@@ -25,6 +25,13 @@ func unlimited(limiters int) sizes {
 	return s
 }
 
+// only returns n permits of one of so many limiters.
+func only(limiters, limiter int, n int64) sizes {
+	s := sizes{rest: make([]int64, limiters-1)}
+	s.set(limiter, n)
+	return s
+}
+
 // sizesOf returns a number of each limiter of a reply.
 func sizesOf(g *protocol.Reply, number func(*protocol.Member) int64) sizes {
 	s := sizes{first: number(&g.Member)}

@@ -80,16 +80,17 @@ func (s *stage) play(a arguments) string {
 		}
 	case "freed":
 		for r := range s.q.Line() {
-			r.Front = nil
+			r.front = sizes{}
 		}
-		s.q.Freed()
+		s.q.Outdated(time.Time{})
 	case "reserve":
 		s.reservations[name] = &Reservation{N: a.number("permits", 1), Owner: name}
 		s.q.Reserve(s.reservations[name], nil)
 	case "redate":
-		s.q.Redate(s.reservations[name], s.m.Clock.Add(a.duration(a.text("from", "0s"))), s.m.Clock)
+		date := Date{Reservation: s.reservations[name], From: s.m.Clock.Add(a.duration(a.text("from", "0s")))}
+		s.q.Hear(s.m, Notice{Dates: []Date{date}})
 	case "serve":
-		s.q.Unreserve(s.reservations[name], s.m.Mono)
+		s.q.Hear(s.m, Notice{Ended: s.reservations[name], Served: s.m.Mono})
 	case "take":
 		s.take(a.integer(name))
 	default:
@@ -113,8 +114,7 @@ func (s *stage) join(name string, a arguments) {
 	permits := a.sizes("permits")
 	r := &Request{N: permits.first, Rest: permits.rest, Kind: Try}
 	if a.d.HasArg("behind") {
-		front := a.sizes("behind")
-		r.Front = append([]int64{front.first}, front.rest...)
+		r.front = a.sizes("behind")
 	}
 	if a.d.HasArg("waits") {
 		r.Kind = Wait

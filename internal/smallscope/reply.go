@@ -187,7 +187,6 @@ func (s *search) receive(w *world, i, at int) error {
 			s.result.Restored++
 		}
 	}
-	c.queue.Correct(m, call.Batch, false)
 	if err := s.judge(w, i, &call, &g, &f); err != nil {
 		return err
 	}

@@ -1,0 +1,174 @@
+package schedule
+
+import (
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+)
+
+// sets.go has what the queue of a set tells the queues of its limiters, and what these tell the
+// sets that wait for them. A queue changes no other one: it says what has happened (Effects.Tell
+// and Effects.Outdated), and that is an event of the other queue.
+
+// A Notice is an event for the queue of one limiter of the set that tells it. One of Dates, Ended
+// and Together is set.
+type Notice struct {
+	Limiter  int // numbered from 0
+	Dates    []Date
+	Ended    *Reservation // its request has left or, by a call that was sent at Served, has its permits
+	Served   time.Time    // zero: it has left
+	Together *Together
+}
+
+// A Date tells from when on a reservation counts, by a reply to a batch.
+type Date struct {
+	*Reservation
+	From   time.Time
+	number int64 // of the batch
+}
+
+// A Together is what a call for a set came to at one limiter that has leases. The call itself takes
+// none.
+type Together struct {
+	Permits int64 // that it granted
+	Refused bool  // it refused some
+}
+
+// An Outdated is an event for the queue of a set: see Queue.Outdated.
+type Outdated struct {
+	Set   any // Reservation.Owner
+	Since time.Time
+}
+
+// Hear lets a set tell the queue of one of its limiters what has happened.
+func (q *Queue) Hear(m Moment, n Notice) {
+	switch {
+	case n.Ended != nil:
+		q.unreserve(n.Ended, n.Served)
+	case n.Dates != nil:
+		q.redate(n.Dates, m.Clock)
+	default:
+		q.together(m, *n.Together)
+	}
+}
+
+// Outdated notes that the queue may have asked, in a call that was in flight at a time or later,
+// for more to be kept free of its waiting requests than is needed now, or that Redis executed such
+// a call after another queue had been granted permits which the call kept free. So a call is due.
+// The zero time: whenever it was sent.
+func (q *Queue) Outdated(since time.Time) {
+	if q.line.length > 0 && (q.inFlight != nil || q.detached > 0 || !q.answered.Before(since)) {
+		q.change()
+	}
+}
+
+// outdate tells the sets that have a request behind a reservation, or any request if that is nil,
+// that their calls are outdated.
+func (q *Queue) outdate(behind *Reservation, since time.Time) {
+	for _, res := range q.reservations {
+		if behind == nil || res.behind(behind) {
+			q.effects.Outdated = append(q.effects.Outdated, Outdated{res.Owner, since})
+		}
+	}
+}
+
+// tellOthers tells other queues what became of the requests of a batch.
+func (q *Queue) tellOthers(b *Batch, granted int) {
+	gaveUp := false
+	for _, r := range b.Settled {
+		if r.Kind != Wait {
+			continue
+		}
+		served := time.Time{}
+		if r.Outcome.Allowed {
+			served = b.started
+		}
+		q.release(r, served)
+		gaveUp = gaveUp || !r.Outcome.Allowed
+	}
+	if gaveUp {
+		q.outdate(nil, time.Time{})
+	} else if granted > 0 {
+		q.outdate(nil, b.started)
+	}
+}
+
+// release tells the limiters of a set that a request waits no longer.
+func (q *Queue) release(r *Request, served time.Time) {
+	for i, res := range r.Reservations {
+		q.effects.Tell = append(q.effects.Tell, Notice{Limiter: i, Ended: res, Served: served})
+	}
+	r.Reservations = nil
+}
+
+// tellTogether tells the limiters of a set that have leases what a call came to.
+func (q *Queue) tellTogether(f *Facts) {
+	for _, i := range q.settings.Lending {
+		of := f.Of(i)
+		q.effects.Tell = append(q.effects.Tell, Notice{Limiter: i, Together: &Together{of.Own, of.Denied > 0}})
+	}
+}
+
+// lookInFront asks the limiters of a set what callers in front of its waiting requests wait for.
+func (q *Queue) lookInFront(now time.Time) {
+	if q.settings.InFront == nil || q.line.length == 0 {
+		return
+	}
+	for i := range q.settings.Limiters {
+		var reservations []*Reservation
+		for r := range q.Line() {
+			reservations = append(reservations, r.Reservations[i])
+		}
+		r := q.line.first
+		for _, f := range q.settings.InFront(i, reservations, now) {
+			if i == 0 {
+				r.front, r.undated = sizes{}, false
+			}
+			if f.Permits > 0 {
+				r.front.add(only(q.settings.Limiters, i, f.Permits), 1)
+				r.undated = r.undated || f.Undated
+			}
+			r = r.next
+		}
+	}
+}
+
+// date tells the limiters of a set, after a reply, from when on the reservations of its waiting
+// requests count, as far as replies have told that: an interval before the permits of all other
+// limiters are free, which grant no more than their rate to the line in an interval. No request has
+// its permits before those in front have theirs.
+func (q *Queue) date(b *Batch, g *protocol.Reply) {
+	if q.line.rear == nil || q.line.rear.Reservations == nil {
+		return
+	}
+	for limiter := range q.settings.Limiters {
+		if dates := q.dates(limiter, b.number, g); dates != nil {
+			q.effects.Tell = append(q.effects.Tell, Notice{Limiter: limiter, Dates: dates})
+		}
+	}
+}
+
+// dates returns the dates of the reservations at one limiter that are known.
+func (q *Queue) dates(limiter int, number int64, g *protocol.Reply) (dates []Date) {
+	sums := make([]int64, q.settings.Limiters)     // of the line, up to r
+	free := make([]time.Time, q.settings.Limiters) // the latest one of these; zero: not known
+	for r := range q.Line() {
+		var from time.Time
+		for other := range q.settings.Limiters {
+			if other == limiter {
+				continue
+			}
+			sums[other] += r.Of(other)
+			free[other] = latest(free[other], r.FreeAt(other))
+			rounds := time.Duration((sums[other] - 1) / max(g.Of(other).Rate, 1))
+			if !free[other].IsZero() {
+				from = latest(from, free[other].Add(rounds*g.Of(other).Interval-g.Of(limiter).Interval))
+			}
+		}
+		if from.IsZero() {
+			break
+		}
+		dates = append(dates, Date{r.Reservations[limiter], from, number})
+	}
+	return dates
+}
