@@ -171,7 +171,7 @@ func (q *Queue) due(m Moment) bool {
 
 // urgent reports whether a call is needed at once.
 func (q *Queue) urgent() bool {
-	return q.recheck || len(q.trying) > 0 || q.line.ready != nil && q.line.ready.state == Queued && !q.resting
+	return q.recheck || len(q.trying) > 0 || q.line.ready != nil && q.line.ready.state == Queued
 }
 
 // fill makes an empty batch the next one, and reports whether there is something to ask. due was
@@ -185,13 +185,15 @@ func (q *Queue) fill(m Moment, b *Batch) bool {
 		q.upTo = slices.Delete(q.upTo, 0, 1)
 		q.beside++
 	} else {
-		q.recheck, q.resting = false, false
+		q.recheck = false
 		q.carryTrying(m, b, q.carryWaiting(m, b))
 		b.Ask.Apart = q.detached > 0 && q.settings.Granularity
 		if b.Ask.Lease = q.ahead(m, b); b.requests == 0 && b.Ask.Lease == 0 {
-			if q.line.ready != nil {
+			if r := q.line.ready; r != nil {
 				q.rest(m)
-				q.resting = true
+				if r.state == Queued {
+					r.state.To(Resting)
+				}
 			}
 			return false
 		}

@@ -86,11 +86,9 @@ type Queue struct {
 	// calls of change. Invariant: when a detached batch completes that was sent before the last
 	// one, a batch is due if requests wait
 	changes int64
-	// the first waiting request was left out of a batch: it waits for its turn
-	resting bool
-	rates   sizes // in the last reply; math.MaxInt64: no reply yet
-	// requests up to these sizes may be served though the first one waits; 0: none
-	mayPass sizes
+	rates   sizes // in the last reply of Redis; math.MaxInt64: no reply yet
+	// the rates by which the process decides, if it made the last reply; else 0
+	local sizes
 
 	effects  Effects     // on other queues, which Next has not returned yet
 	verdicts []allotment // memory for allot
@@ -101,7 +99,7 @@ func New(s Settings) *Queue {
 	s.Limiters = max(s.Limiters, 1)
 	q := &Queue{
 		settings: s, rates: unlimited(s.Limiters), pacer: pacer{members: make([]member, s.Limiters)},
-		mayPass: sizes{rest: make([]int64, s.Limiters-1)}, rebuild: make([]bool, s.Limiters),
+		rebuild: make([]bool, s.Limiters),
 	}
 	if s.Lease > 0 {
 		q.ledger = lease.NewLedger(s.Lease, s.ServerTime, s.Jitter, s.Holding)
@@ -183,7 +181,7 @@ func (q *Queue) Unanswered() time.Time {
 // Join adds a request. It asks for a call, unless it waits behind others. Behind them it asks only
 // if all of these are in stalled batches, if it has a timeout or must not wait in vain (the reply
 // tells whether its permits are free in time), if it wants more than the rate (which is an error at
-// once), or if it may pass the first one (mayPass). While callers wait, a request of kind UpTo is
+// once), or if it passes the first one. While callers wait, a request of kind UpTo is
 // settled at once: no permits are free for it.
 func (q *Queue) Join(r *Request) {
 	switch r.Kind {
@@ -203,12 +201,18 @@ func (q *Queue) Join(r *Request) {
 		q.ledger.End()
 		q.line.add(r)
 		first := q.inFlight == nil && q.line.ready == r
-		if first || !r.Until.IsZero() || q.settings.FailFast && !r.End.IsZero() || !q.rates.fit(r) || q.mayPass.fit(r) {
+		if first || !r.Until.IsZero() || q.settings.FailFast && !r.End.IsZero() || !q.rates.fit(r) || q.passes(r) {
 			q.recheck = true
 		} else if !r.End.IsZero() && lastCall(q.line.first.free, r.End, q.pacer.took).Before(q.pacer.wake.Clock) {
 			q.pacer.hurry = true
 		}
 	}
+}
+
+// passes reports whether a request may be served though the first one waits: the process decides,
+// by whose rate the first one can be served only by Redis.
+func (q *Queue) passes(r *Request) bool {
+	return q.local.fit(r) && !q.local.fit(q.line.first)
 }
 
 // Leave takes away a request whose caller leaves. It returns the batch that carries the request;

@@ -36,9 +36,8 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 		q.ledger.Refused(m.Mono)
 		q.remember(m, b, g)
 	}
-	q.mayPass = sizes{rest: make([]int64, len(rates.rest))}
-	if first := q.line.first; g.Local() && first != nil && !rates.fit(first) {
-		q.mayPass = rates
+	if q.local = (sizes{}); g.Local() {
+		q.local = rates
 	}
 	f.Sleeps = q.plan(m, b, g, beaten)
 	if f.Refused {
@@ -60,7 +59,7 @@ func (q *Queue) learn(rates sizes) {
 	}
 	q.rates = rates
 	for r := range q.Line() {
-		q.recheck = q.recheck || r.state == Queued && r.Instalments == nil && !rates.fit(r)
+		q.recheck = q.recheck || r.state.unasked() && r.Instalments == nil && !rates.fit(r)
 	}
 }
 
@@ -286,7 +285,7 @@ func (q *Queue) failQueued(m Moment, b *Batch, err error) {
 		if r.free.After(free) {
 			free = r.free
 		}
-		if r.state == Queued || r.state == Refused && !m.Clock.Before(free) {
+		if r.state.unasked() || r.state == Refused && !m.Clock.Before(free) {
 			q.settle(b, r, Outcome{Err: err})
 		}
 		r = next

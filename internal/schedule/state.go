@@ -114,11 +114,10 @@ func (q *Queue) AppendState(to []int64, m Moment, batches []*Batch, requests []*
 	s.requests(q.upTo)
 	s.add(
 		int64(slices.Index(batches, q.inFlight)), int64(q.detached), int64(q.beside), number(q.recheck),
-		number(q.resting),
+		q.rates.first, q.local.first,
 	)
-	s.add(q.rates.first, q.mayPass.first)
 	s.add(q.rates.rest...)
-	s.add(q.mayPass.rest...)
+	s.add(q.local.rest...)
 	for _, k := range q.reservations {
 		s.add(k.N, nanos(k.from), k.place)
 	}

@@ -9,7 +9,9 @@ import (
 
 // A State is the state of one request:
 //
-//	queued     it waits for a call                                 → in flight, settled, gone
+//	queued     it waits for a call                                 → in flight, settled, gone, resting
+//	resting    it waits for its turn: its process leaves permits
+//	           to other clients                                    → in flight, settled, gone
 //	refused    it waits until its permits are free                 → in flight, settled, gone
 //	in flight  it is in a batch that is not complete. Its caller
 //	           may have left, if the permits can be given back     → queued, refused, settled, abandoned
@@ -21,6 +23,7 @@ type State uint8
 
 const (
 	Queued State = iota
+	Resting
 	Refused
 	InFlight
 	Abandoned
@@ -28,13 +31,14 @@ const (
 	Gone
 )
 
-var stateNames = [...]string{"queued", "refused", "in flight", "abandoned", "settled", "gone"}
+var stateNames = [...]string{"queued", "resting", "refused", "in flight", "abandoned", "settled", "gone"}
 
 func (s State) String() string { return stateNames[s] }
 
 // transitions has the states that may follow each state.
 var transitions = [...][]State{
-	Queued:    {InFlight, Settled, Gone},
+	Queued:    {InFlight, Settled, Gone, Resting},
+	Resting:   {InFlight, Settled, Gone},
 	Refused:   {InFlight, Settled, Gone},
 	InFlight:  {Queued, Refused, Settled, Abandoned},
 	Abandoned: {Gone},
@@ -82,6 +86,9 @@ func (s *State) To(next State) {
 
 // InFlight reports whether the request is in a batch that is not complete.
 func (s State) InFlight() bool { return s == InFlight || s == Abandoned }
+
+// unasked reports whether the request waits to be in a batch, whenever that is sent.
+func (s State) unasked() bool { return s == Queued || s == Resting }
 
 // Final reports whether the state is the last one.
 func (s State) Final() bool { return s == Settled || s == Gone }

@@ -242,9 +242,11 @@ func (s *stage) goOn() {
 	for _, name := range s.names {
 		switch r := s.requests[name]; {
 		case r.state == Refused && r.free.IsZero():
-			s.say("%s waits for its turn", name)
+			s.say("%s waits for those in front", name)
 		case r.state == Refused:
 			s.say("%s waits for its permits, for %v", name, r.free.Sub(s.m.Clock))
+		case r.state == Resting:
+			s.say("%s waits for its turn", name)
 		case r.state == Queued:
 			s.say("%s waits to be asked for", name)
 		}
