@@ -88,7 +88,7 @@ func (q *queue) tell(fx *schedule.Effects) {
 
 // queueOf returns a new queue of a set.
 func (s *sets) queueOf(set uint64, limiters []*Limiter) *queue {
-	settings := schedule.Settings{
+	settings := schedule.SetSettings{
 		InFront: func(limiter int, reservations []*schedule.Reservation, now time.Time) (front []schedule.Front) {
 			limiters[limiter].look(func(q *queue) { front = q.schedule.InFront(reservations, now) })
 			return front
@@ -100,7 +100,7 @@ func (s *sets) queueOf(set uint64, limiters []*Limiter) *queue {
 		}
 	}
 	t := setTable{s, set}
-	return newQueue(t, func(b *batch) batchBody { return &b.joint }, settings, limiters...)
+	return newQueue(t, func(b *batch) batchBody { return &b.joint }, schedule.Settings{Set: settings}, limiters...)
 }
 
 // A setTable is the table of sets as one of them sees it.

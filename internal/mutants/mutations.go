@@ -1301,8 +1301,8 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/sets.go",
 		why:  "a set is refused for another one that may not need its permits yet",
-		old:  "				r.undated = r.undated || f.Undated\n",
-		new:  "",
+		old:  "f.Permits), f.Undated})",
+		new:  "f.Permits), false})",
 	},
 	{
 		file: "internal/dispatch/sets.go",
@@ -1364,7 +1364,7 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/batch.go",
 		why:  "a caller of a set takes permits that callers in front of it wait for",
-		old:  "		front.add(r.front, 1)\n		undated = undated || r.undated\n		switch {\n",
+		old:  "		front.add(r.front)\n		switch {\n",
 		new:  "		switch {\n",
 	},
 	{

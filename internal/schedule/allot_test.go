@@ -21,7 +21,7 @@ var start = time.UnixMilli(1_700_000_000_000)
 type caller string
 
 func (c caller) request() *Request {
-	r := &Request{state: InFlight}
+	r := &Request{standing: standing{state: InFlight}}
 	var rest string
 	if n, _ := fmt.Sscanf(string(c), "%d%s", &r.N, &rest); n == 0 {
 		panic(c)

@@ -123,8 +123,9 @@ func (b *Batch) carries(group int, r *Request) bool {
 }
 
 // keep adds a group that keeps permits free of the requests behind it, and reports whether there
-// was room. undated: it is not known from when on some of them are kept free.
-func (b *Batch) keep(n sizes, undated bool) bool {
+// was room.
+func (b *Batch) keep(front inFront) bool {
+	n := front.permits
 	if !n.any() {
 		return true
 	}
@@ -134,7 +135,7 @@ func (b *Batch) keep(n sizes, undated bool) bool {
 	b.members = oneMore(b.members)
 	b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: n.first, Rest: n.rest})
 	b.Ask.Strict++
-	if undated && b.undated == 0 {
+	if front.undated && b.undated == 0 {
 		b.undated = len(b.members)
 	}
 	return true
@@ -212,15 +213,12 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 	q.lookInFront(m.Clock)
 	room, upTo := q.room(m)
 	// what other callers wait for in front of r and behind the last request of the batch
-	var front sizes
-	undated := false
+	var front inFront
 	for r := q.line.first; r != q.line.ready; r = r.next {
-		front.add(r.front, 1)
-		undated = undated || r.undated
+		front.add(r.front)
 	}
 	for r := q.line.ready; r != nil && !b.Ask.Partial; r = r.next {
-		front.add(r.front, 1)
-		undated = undated || r.undated
+		front.add(r.front)
 		switch {
 		case r.state.InFlight():
 		case q.leaves(r):
@@ -228,13 +226,13 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 		default:
 			q.looksAgain(r, m.Clock)
 			if q.settings.Limiters == 1 {
-				front.first, undated = q.reserved(m.Clock, place, r.place)
+				front.permits.first, front.undated = q.reserved(m.Clock, place, r.place)
 			}
 			may := !room.below() || upTo != nil
-			b.full = may && !(b.keep(front, undated) && b.add(r, q.settings.RecordPerRequest))
+			b.full = may && !(b.keep(front) && b.add(r, q.settings.RecordPerRequest))
 			b.Ask.Partial = !may || b.full || q.wantsMore(r)
 			room.add(r.sizes(), -1)
-			front, place = sizes{}, r.place
+			front, place = inFront{}, r.place
 		}
 		if r == upTo {
 			upTo = nil
@@ -254,7 +252,7 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 func (q *Queue) carryTrying(m Moment, b *Batch, place int64) {
 	if len(q.trying) > 0 && !b.Ask.Partial {
 		kept, undated := q.reserved(m.Clock, place, math.MaxInt64)
-		b.Ask.Partial = !b.keep(sizes{first: kept}, undated)
+		b.Ask.Partial = !b.keep(inFront{sizes{first: kept}, undated})
 	}
 	added := 0
 	for _, r := range q.trying {

@@ -42,7 +42,7 @@ func newQueue(callers ...leaving) (*Queue, []*Request) {
 	q.rates.first = 10
 	var all []*Request
 	for _, caller := range callers {
-		r := &Request{N: caller.n, Kind: Wait, free: start.Add(caller.free), state: Refused}
+		r := &Request{N: caller.n, Kind: Wait, standing: standing{free: start.Add(caller.free), state: Refused}}
 		if caller.inFlight {
 			r.state, r.batch = InFlight, new(Batch)
 		}

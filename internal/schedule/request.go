@@ -35,19 +35,34 @@ type Request struct {
 	// of the request or, while it waits, what the last reply said
 	Outcome Outcome
 
+	standing
+	front inFront
+	link
+}
+
+// A standing is how far a request is.
+type standing struct {
 	state State
 	last  bool   // the timeout is over: the next reply settles the request
 	batch *Batch // the last one that carried it, while it is in flight
-	// permits of each limiter of a set that callers wait for in front of the request and behind the
-	// one before it
-	front   sizes
-	undated bool  // it is not known from when on some of these count
-	asked   int64 // number of that batch
+	asked int64  // number of that batch
 	// when its permits are free; zero: not known, or now, but for the requests in front
 	free time.Time
 	// how long after free others are free that return together with its own
 	together time.Duration
-	link
+}
+
+// An inFront is what other callers wait for in front of a request of a set, and behind the one
+// before it.
+type inFront struct {
+	permits sizes
+	undated bool // it is not known from when on some of these count
+}
+
+// add adds that of a request behind.
+func (f *inFront) add(other inFront) {
+	f.permits.add(other.permits, 1)
+	f.undated = f.undated || other.undated
 }
 
 // Of returns the permits of a limiter, numbered from 0.

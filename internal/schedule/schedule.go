@@ -45,9 +45,7 @@ type Settings struct {
 	Jitter   func(time.Duration) time.Duration // returns a random time below the given one
 	// reports whether the caller is about to leave; nil: none is
 	Leaving func(*Request) bool
-	// of a set: what Queue.InFront of one of its limiters returns; nil: nobody is in front
-	InFront func(limiter int, reservations []*Reservation, now time.Time) []Front
-	Lending []int // limiters of a set that have leases
+	Set     SetSettings // of a set only
 	// refusals of requests that do not wait are kept
 	DenyCache bool
 	Enforced  bool // but not if Redis has another rate than that of the options
@@ -67,20 +65,11 @@ type Queue struct {
 	upTo     []*Request // requests for a part of their permits that are not in flight
 	pacer    pacer
 
-	// Invariant: at most one batch is in flight that is not detached and not for a request of kind
-	// UpTo. The next one is sent once it is complete or detached.
-	inFlight *Batch
-	batches  int64 // number of batches so far
-	// Invariant: at most MaxDetached. These are stalled batches in flight; the next batch does not
-	// wait for them.
-	detached int
-	beside   int // batches in flight for one request of kind UpTo each
-
+	flights
 	ledger  *lease.Ledger // nil: the limiter has no leases
 	rebuild []bool        // the next batch finishes a rebuild of the free permits of these limiters
 
 	reservations []*Reservation // of requests of sets, in the order of arrival
-	answered     time.Time      // when the last batch was complete, by the monotonic clock
 	// since the last batch was made, something has changed that may let a request be served
 	recheck bool
 	// calls of change. Invariant: when a detached batch completes that was sent before the last
@@ -92,6 +81,19 @@ type Queue struct {
 
 	effects  Effects     // on other queues, which Next has not returned yet
 	verdicts []allotment // memory for allot
+}
+
+// Flights are the batches of a queue.
+type flights struct {
+	// Invariant: at most one batch is in flight that is not detached and not for a request of kind
+	// UpTo. The next one is sent once it is complete or detached.
+	inFlight *Batch
+	batches  int64 // number of batches so far
+	// Invariant: at most MaxDetached. These are stalled batches in flight; the next batch does not
+	// wait for them.
+	detached int
+	beside   int       // batches in flight for one request of kind UpTo each
+	answered time.Time // when the last batch was complete, by the monotonic clock
 }
 
 // New returns a queue without requests.

@@ -10,6 +10,13 @@ import (
 // sets that wait for them. A queue changes no other one: it says what has happened (Effects.Tell
 // and Effects.Outdated), and that is an event of the other queue.
 
+// SetSettings are what the Queue of a set knows of its limiters.
+type SetSettings struct {
+	Lending []int // those that have leases
+	// returns what Queue.InFront of one of them does; nil: nobody is in front
+	InFront func(limiter int, reservations []*Reservation, now time.Time) []Front
+}
+
 // A Notice is an event for the queue of one limiter of the set that tells it. One of Dates, Ended
 // and Together is set.
 type Notice struct {
@@ -103,7 +110,7 @@ func (q *Queue) release(r *Request, served time.Time) {
 
 // tellTogether tells the limiters of a set that have leases what a call came to.
 func (q *Queue) tellTogether(f *Facts) {
-	for _, i := range q.settings.Lending {
+	for _, i := range q.settings.Set.Lending {
 		of := f.Of(i)
 		q.effects.Tell = append(q.effects.Tell, Notice{Limiter: i, Together: &Together{of.Own, of.Denied > 0}})
 	}
@@ -111,7 +118,7 @@ func (q *Queue) tellTogether(f *Facts) {
 
 // lookInFront asks the limiters of a set what callers in front of its waiting requests wait for.
 func (q *Queue) lookInFront(now time.Time) {
-	if q.settings.InFront == nil || q.line.length == 0 {
+	if q.settings.Set.InFront == nil || q.line.length == 0 {
 		return
 	}
 	for i := range q.settings.Limiters {
@@ -120,13 +127,12 @@ func (q *Queue) lookInFront(now time.Time) {
 			reservations = append(reservations, r.Reservations[i])
 		}
 		r := q.line.first
-		for _, f := range q.settings.InFront(i, reservations, now) {
+		for _, f := range q.settings.Set.InFront(i, reservations, now) {
 			if i == 0 {
-				r.front, r.undated = sizes{}, false
+				r.front = inFront{}
 			}
 			if f.Permits > 0 {
-				r.front.add(only(q.settings.Limiters, i, f.Permits), 1)
-				r.undated = r.undated || f.Undated
+				r.front.add(inFront{only(q.settings.Limiters, i, f.Permits), f.Undated})
 			}
 			r = r.next
 		}

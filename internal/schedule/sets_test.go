@@ -308,7 +308,7 @@ func TestStalledSet(t *testing.T) {
 func TestWhatIsInFrontOfASetIsKeptFree(t *testing.T) {
 	s := newSetStory(t)
 	first, second, third := waitBoth(1, 1), waitBoth(1, 1), waitBoth(1, 1)
-	second.front, third.front = sizes{0, []int64{3}}, sizes{2, []int64{0}}
+	second.front.permits, third.front.permits = sizes{0, []int64{3}}, sizes{2, []int64{0}}
 	try := both(1, 1)
 	s.join(first, second, third, try)
 	b := s.sends(first, second, third, try)
@@ -323,7 +323,7 @@ func TestWhatIsInFrontOfASetThatIsLeftOutIsKeptFree(t *testing.T) {
 	for _, stalled := range []bool{false, true} { // or its caller is about to leave
 		s := newSetStory(t)
 		first, between, behind := waitBoth(1, 1), waitBoth(1, 1), waitBoth(1, 1)
-		first.front, between.front, behind.front = sizes{2, []int64{0}}, sizes{0, []int64{3}}, sizes{4, []int64{0}}
+		first.front.permits, between.front.permits, behind.front.permits = sizes{2, []int64{0}}, sizes{0, []int64{3}}, sizes{4, []int64{0}}
 		if stalled {
 			s.join(first, between)
 			s.q.Stalled(s.m, s.sends(first, between))
@@ -651,7 +651,7 @@ func TestADetachedBatchIsOutdated(t *testing.T) {
 // limiter with leases learns what the call came to.
 func TestWhatASetTellsItsLimiters(t *testing.T) {
 	s := newSetStory(t)
-	s.q.settings.Lending = []int{1}
+	s.q.settings.Set.Lending = []int{1}
 	served, waits, leaves := waitBoth(1, 1), waitBoth(1, 1), waitBoth(1, 1)
 	for _, r := range []*Request{served, waits, leaves} {
 		r.Reservations = []*Reservation{{N: 1}, {N: 1}}

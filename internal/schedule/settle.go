@@ -120,17 +120,7 @@ const mostKept = 1024
 // permits that were free for one of them.
 func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten bool) {
 	since := q.Since(m, g)
-	for i, group := range b.Ask.Groups {
-		for limiter := range q.pacer.members {
-			f.Of(limiter).Own += max(g.Granted(i, group), 0) * group.Of(limiter)
-		}
-	}
-	if f.Own > 0 && !g.Local() { // local grants have no record
-		for limiter := range q.pacer.members {
-			of := g.Of(limiter)
-			q.pacer.members[limiter].share.Granted(of.At, of.Interval, f.Of(limiter).Own)
-		}
-	}
+	q.tally(b, g, f)
 	var unclaimed sizes
 	q.verdicts, unclaimed = allot(q.verdicts[:0], b, g, m.Clock, since, q.turns(g, since))
 	for limiter := range q.pacer.members {
@@ -174,22 +164,9 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 				continue
 			}
 			beaten = beaten || f.Own == 0 && !r.free.IsZero() && !since.Before(r.free)
-			r.Outcome, r.free = refusal(g, v, &outcomes), since.Add(v.wait)
-			q.land(r, Refused)
-			if q.line.ready != r && free.fit(r) {
-				r.free = time.Time{} // it waits only for the requests in front, whose callers may leave
-			}
+			q.goesToSleep(r, since.Add(v.wait), refusal(g, v, &outcomes), free)
 		case refused:
-			o := refusal(g, v, &outcomes)
-			if r.Kind == Wait && r.Until.IsZero() { // only a request that would wait in vain is refused then
-				o.Err = NotInTimeError{since.Add(v.wait)}
-			}
-			q.settle(b, r, o)
-			f.Denied += oneIf(o.others == nil || o.RetryAfter > 0)
-			for i, other := range o.others {
-				f.Others[i].Denied += oneIf(other.RetryAfter > 0)
-			}
-			f.Refused = true
+			q.refuse(b, r, since.Add(v.wait), refusal(g, v, &outcomes), f)
 		}
 	}
 	clear(q.verdicts) // they would keep requests of which nothing else is left
@@ -197,6 +174,41 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 		q.verdicts = nil
 	}
 	return beaten
+}
+
+// tally counts what a reply grants, for the facts and for the fair share.
+func (q *Queue) tally(b *Batch, g *protocol.Reply, f *Facts) {
+	for limiter := range q.pacer.members {
+		own := &f.Of(limiter).Own
+		for i, group := range b.Ask.Groups {
+			*own += max(g.Granted(i, group), 0) * group.Of(limiter)
+		}
+		if of := g.Of(limiter); f.Own > 0 && !g.Local() { // local grants have no record
+			q.pacer.members[limiter].share.Granted(of.At, of.Interval, *own)
+		}
+	}
+}
+
+// goesToSleep lets a waiting request that was refused wait until its permits are free.
+func (q *Queue) goesToSleep(r *Request, until time.Time, o Outcome, free sizes) {
+	r.Outcome, r.free = o, until
+	q.land(r, Refused)
+	if q.line.ready != r && free.fit(r) {
+		r.free = time.Time{} // it waits only for the requests in front, whose callers may leave
+	}
+}
+
+// refuse settles a request that was refused, and whose permits are free at a time.
+func (q *Queue) refuse(b *Batch, r *Request, free time.Time, o Outcome, f *Facts) {
+	if r.Kind == Wait && r.Until.IsZero() { // only a request that would wait in vain is refused then
+		o.Err = NotInTimeError{free}
+	}
+	q.settle(b, r, o)
+	f.Denied += oneIf(o.others == nil || o.RetryAfter > 0)
+	for i, other := range o.others {
+		f.Others[i].Denied += oneIf(other.RetryAfter > 0)
+	}
+	f.Refused = true
 }
 
 // turns returns the turns of waiting requests after a reply. While the process decides, they are

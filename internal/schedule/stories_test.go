@@ -80,7 +80,7 @@ func (s *stage) play(a arguments) string {
 		}
 	case "freed":
 		for r := range s.q.Line() {
-			r.front = sizes{}
+			r.front = inFront{}
 		}
 		s.q.Outdated(time.Time{})
 	case "reserve":
@@ -114,7 +114,7 @@ func (s *stage) join(name string, a arguments) {
 	permits := a.sizes("permits")
 	r := &Request{N: permits.first, Rest: permits.rest, Kind: Try}
 	if a.d.HasArg("behind") {
-		r.front = a.sizes("behind")
+		r.front.permits = a.sizes("behind")
 	}
 	if a.d.HasArg("waits") {
 		r.Kind = Wait

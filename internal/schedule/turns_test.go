@@ -70,7 +70,7 @@ func TestTurnsBehindARefusedRequest(t *testing.T) {
 	q.pacer.members[0].share.Granted(start.Add(-20*ms).UnixMicro(), 100*ms, 5)
 	q.pacer.members[0].share.Granted(start.UnixMicro(), 100*ms, 5)
 	waiting := func(n int64, end time.Duration) *Request {
-		return &Request{N: n, Kind: Wait, End: start.Add(end), state: InFlight}
+		return &Request{N: n, Kind: Wait, End: start.Add(end), standing: standing{state: InFlight}}
 	}
 	b := &Batch{Ask: protocol.BatchAsk{Strict: 3}}
 	g := &protocol.Reply{Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms}}
@@ -97,7 +97,8 @@ func TestFreePermitsBehindARequestThatWouldWaitInVain(t *testing.T) {
 	g := &protocol.Reply{Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Free: 3, Interval: 100 * ms}}
 	g.MakeOutcomes(2)
 	for i, n := range []int64{5, 2} {
-		b.members = append(b.members, []*Request{{N: n, Kind: Wait, End: start.Add(50 * ms), state: InFlight}})
+		b.members = append(b.members,
+			[]*Request{{N: n, Kind: Wait, End: start.Add(50 * ms), standing: standing{state: InFlight}}})
 		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: n, Count: 1})
 		g.SetWait(i, 0, (80 * ms).Microseconds())
 	}
