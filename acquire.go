@@ -347,8 +347,20 @@ func (c *Client) askAll(
 type distinctAsk struct {
 	limiters []*Limiter
 	sums     []int64
-	keys     []string // of all limiters
 	index    []int    // for each place in the list of the caller, the place in these lists
+	few      struct { // memory for few limiters
+		limiters [4]*Limiter
+		sums     [4]int64
+		index    [4]int
+	}
+}
+
+// keys returns the names of the keys of all limiters.
+func (d *distinctAsk) keys() (all []string) {
+	for _, l := range d.limiters {
+		all = append(all, l.core.Keys()...)
+	}
+	return all
 }
 
 // spread returns the results for the list of the caller.
@@ -371,10 +383,8 @@ func (c *Client) distinct(operation string, permits []int64, limiters []*Limiter
 			"%s: %w: %d numbers for %d limiters", operation, ErrInvalidPermits, len(permits), len(limiters),
 		)
 	}
-	d := &distinctAsk{
-		limiters: make([]*Limiter, 0, len(limiters)), sums: make([]int64, 0, len(limiters)),
-		keys: make([]string, 0, keys.Count*len(limiters)), index: make([]int, len(limiters)),
-	}
+	d := new(distinctAsk)
+	d.limiters, d.sums, d.index = d.few.limiters[:0], d.few.sums[:0], d.few.index[:0]
 	for i, l := range limiters {
 		n := permits[i]
 		if n < least {
@@ -402,13 +412,13 @@ func (c *Client) distinct(operation string, permits []int64, limiters []*Limiter
 		}
 		if at < 0 {
 			at = len(d.limiters)
-			d.limiters, d.sums, d.keys = append(d.limiters, l), append(d.sums, 0), append(d.keys, l.core.Keys()...)
+			d.limiters, d.sums = append(d.limiters, l), append(d.sums, 0)
 		}
 		if d.sums[at] > math.MaxInt64-n {
 			return nil, wrap(operation+" of", l.name, ErrExceedsRate)
 		}
 		d.sums[at] += n
-		d.index[i] = at
+		d.index = append(d.index, at)
 	}
 	if c.err != nil {
 		return nil, fmt.Errorf("%s: %w", operation, c.err)

@@ -40,7 +40,8 @@ type Limiter struct {
 	err      error                 // of the options or the name
 	local    localgrant.Limiter    // as local decisions see it
 	enforced denycache.Rate        // the rate to enforce; zero: none
-	queue    atomic.Pointer[queue] // the one used last; it may have been dropped from the registry
+	queue    atomic.Pointer[queue] // the one used last; it may have been dropped
+	set      atomic.Pointer[queue] // that of the last set in which the limiter was the first one
 }
 
 // Limiter returns a limiter with a name and the default options.

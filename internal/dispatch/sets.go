@@ -25,6 +25,10 @@ type sets struct {
 // enterSet returns the queue of some limiters, locked. exit unlocks it. If r waits, its
 // reservations are added.
 func (c *Client) enterSet(limiters []*Limiter, r *request) *queue {
+	last := limiters[0].set.Load()
+	if last != nil && r.Kind != schedule.Wait && slices.Equal(last.limiters, limiters) && last.lock() {
+		return last
+	}
 	var hash maphash.Hash
 	hash.SetSeed(hashSeed)
 	for _, l := range limiters {
@@ -42,6 +46,7 @@ func (c *Client) enterSet(limiters []*Limiter, r *request) *queue {
 		c.sets.all[sum] = q
 	}
 	q.lock()
+	limiters[0].set.Store(q)
 	if r.Kind == schedule.Wait {
 		r.reserve(q)
 	}
@@ -113,7 +118,11 @@ type setTable struct {
 func (t setTable) idle(q *queue) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if q.drop() && t.all[t.set] == q {
+	if !q.drop() {
+		return
+	}
+	q.limiters[0].set.CompareAndSwap(q, nil)
+	if t.all[t.set] == q {
 		delete(t.all, t.set)
 	}
 }

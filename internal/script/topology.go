@@ -58,9 +58,13 @@ func (t *Topology) Single() *redis.Client {
 	return client
 }
 
-// OneStep reports whether one script can use all the keys for certain.
-func (t *Topology) OneStep(all []string) bool {
-	return t.Single() != nil || t.Reachable(all) && (t.Clustered() || keys.SameTag(all))
+// OneStep reports whether one script can use all the keys that a function returns for certain.
+func (t *Topology) OneStep(of func() []string) bool {
+	if t.Single() != nil {
+		return true
+	}
+	all := of()
+	return t.Reachable(all) && (t.Clustered() || keys.SameTag(all))
 }
 
 // Reachable reports whether one script can use all the keys, as far as the type of the Redis client
