@@ -25,6 +25,7 @@ func TestStories(t *testing.T) {
 			requests:     map[string]*Request{},
 			batches:      map[string]*Batch{},
 			reservations: map[string]*Reservation{},
+			owners:       map[*Reservation]string{},
 		}
 		datadriven.RunTest(t, path, func(_ *testing.T, d *datadriven.TestData) string {
 			return s.play(arguments{t, d})
@@ -40,6 +41,7 @@ type stage struct {
 	requests     map[string]*Request
 	batches      map[string]*Batch // in flight, by their numbers
 	reservations map[string]*Reservation
+	owners       map[*Reservation]string // of the set: the names of their requests
 	text         strings.Builder
 }
 
@@ -122,6 +124,13 @@ func (s *stage) join(name string, a arguments) {
 	if timeout := a.duration(a.text("timeout", "0s")); timeout > 0 {
 		r.Kind, r.Until = Wait, s.m.Clock.Add(timeout)
 		r.End = r.Until
+	}
+	if limiters := s.q.settings.Limiters; r.Kind == Wait && limiters > 1 {
+		for i := range limiters {
+			res := &Reservation{N: r.Of(i)}
+			r.Reservations = append(r.Reservations, res)
+			s.owners[res] = name
+		}
 	}
 	s.requests[name] = r
 	s.names = append(s.names, name)
@@ -239,6 +248,7 @@ func (s *stage) goOn() {
 		s.q.Ledger().Start(back, true)
 		s.say("gives back %d permits of the lease", back.Permits)
 	}
+	s.tells()
 	for _, name := range s.names {
 		switch r := s.requests[name]; {
 		case r.state == Refused && r.free.IsZero():
@@ -254,6 +264,24 @@ func (s *stage) goOn() {
 	if wake, cause := s.q.Wake(); cause != NextEvent {
 		s.say("looks again in %v: %v", wake.Sub(s.m.Mono), cause)
 	}
+}
+
+// tells tells what other queues are told.
+func (s *stage) tells() {
+	for _, n := range s.q.effects.Tell {
+		to := fmt.Sprintf("tells limiter %d", 1+n.Limiter)
+		if n.Ended != nil {
+			s.say("%s: nothing is reserved for %s any more", to, s.owners[n.Ended])
+		}
+		for _, d := range n.Dates {
+			s.say("%s: permits are reserved for %s from %v on", to, s.owners[d.Reservation],
+				max(d.From.Sub(s.m.Clock), 0))
+		}
+	}
+	for _, o := range s.q.effects.Outdated {
+		s.say("tells %v: its calls are outdated", o.Set)
+	}
+	s.q.effects = Effects{}
 }
 
 // groups returns the groups of a batch: who asks, and for how many permits.
