@@ -80,7 +80,7 @@ func (s *stage) play(a arguments) string {
 		for _, back := range s.q.Ledger().Change() {
 			s.say("gives back %d permits of the lease, before the change", back.Permits)
 		}
-	case "freed":
+	case "outdated":
 		for r := range s.q.Line() {
 			r.front = inFront{}
 		}
