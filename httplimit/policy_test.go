@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"reflect"
 	"slices"
@@ -386,6 +387,31 @@ func TestWaitInVainIsRefusedAtOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The longest Wait lets a request wait as long as its context, whatever Bound is.
+func TestTheLongestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := limittest.NewRealTime(t).Client()
+		minute := Named(c, "1m", "", rratelimiter.PerMinute(1))
+		for i, bound := range []time.Duration{0, 10 * time.Second, math.MaxInt64} {
+			p := &Policy{Wait: math.MaxInt64, Bound: bound}
+			want := time.Duration(min(i, 1)) * time.Minute
+			if d := p.Decide(t.Context(), minute); d.Outcome != Allowed || d.Took != want {
+				t.Errorf("with a bound of %v: %+v, want a permit after %v", bound, d, want)
+			}
+		}
+	})
+}
+
+// A time that is as long as any stays so beside Jitter.
+func TestTheLongestRetryAfter(t *testing.T) {
+	p := &Policy{Jitter: time.Hour}
+	never := fixed{result: rratelimiter.Result{Limit: 1, RetryAfter: math.MaxInt64}}
+	d := p.Decide(t.Context(), Claim{Name: "a", Limiter: never})
+	if d.Outcome != Denied || d.RetryAfter() != math.MaxInt64 {
+		t.Errorf("%+v", d)
+	}
 }
 
 func TestClientThatIsGone(t *testing.T) {
