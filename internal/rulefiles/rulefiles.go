@@ -63,11 +63,10 @@ var (
 )
 
 var rates = []string{
-	"5/s", "1/s", "0/s", "10/d", "1/week", "5/7d", "2/month", "0/month", "1/year", "4294967295/s", "4294967296/s",
-	"5000000000/1h", "9007199254740991/s", "-1/s", "1.5/s",
-	"1e3/s", "99999999999999999999/s", "1/1ms", "1/2ms", "1/9ms", "1/10ms", "1/1us", "1/1.5ms", "1/0s", "1/1281024h",
-	"1/2562047h", "1/2562048h", "1/s keep-alive 1s", "1/s keep-alive 1ms", "1/s keep-alive 999ms",
-	"1/s keep-alive 2562047h", "1/s per client",
+	"5/s", "1/s", "0/s", "10/d", "1/week", "5/7d", "2/month", "1/year", "4294967295/s", "1/1ms", "1/2ms", "1/9ms",
+	"1/10ms", "1/1281024h", "1/2562047h", "1/s keep-alive 1s", "1/s keep-alive 2562047h", "0/month", "4294967296/s",
+	"5000000000/1h", "9007199254740991/s", "-1/s", "1.5/s", "1e3/s", "99999999999999999999/s", "1/1us", "1/1.5ms",
+	"1/0s", "1/2562048h", "1/s keep-alive 1ms", "1/s keep-alive 999ms", "1/s per client",
 }
 
 // Draw returns a file. pick chooses a number from 0 to below n.
@@ -85,18 +84,25 @@ func Draw(pick func(what string, n int) int) string {
 		}
 	}
 	if sections >= 4 {
-		b.WriteString("domains:\n")
-		for _, name := range []string{"shop", "bank"}[:1+pick("domains", 2)] {
-			b.WriteString("  " + name + ": " + descriptors(pick, 2) + "\n")
-		}
+		b.WriteString(Domains(pick))
 	}
 	return b.String()
+}
+
+// Domains returns the section domains of a file.
+func Domains(pick func(what string, n int) int) string {
+	text := "domains:\n"
+	for _, name := range []string{"shop", "bank"}[:1+pick("domains", 2)] {
+		text += "  " + name + ": " + descriptors(pick, 2) + "\n"
+	}
+	return text
 }
 
 func descriptors(pick func(string, int) int, depth int) string {
 	var all []string
 	for range 1 + pick("descriptors", 2) {
-		fields := some(pick, Descriptor, 3, "key")
+		needed := []string{"key", "rate"}[:1+min(1, pick("a rate", 4))]
+		fields := some(pick, Descriptor, 3, needed...)
 		if depth > 0 && pick("following", 3) == 2 {
 			fields = append(fields, "descriptors: "+descriptors(pick, depth-1))
 		}
