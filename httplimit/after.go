@@ -23,9 +23,8 @@ import (
 //
 // Permits return only when their interval is over if the response takes longer, if the process ends
 // first, if Redis does not reply within 1 s (Policy.OnError gets the error), if this process
-// granted them (FailLocal), and if the limiter has no method Release, as those of package classic.
-// With rratelimiter.WithDenyCache, such a limit caches only its penalties. With [Limit.Penalty], it
-// cannot be combined with [Shared].
+// granted them (FailLocal), and if the limiter has no method Release, as in package classic. A deny
+// cache then has penalties only. With [Limit.Penalty], it cannot be combined with [Shared].
 func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 	return func(r *http.Request) Claim {
 		claim := l(r)

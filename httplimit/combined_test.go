@@ -38,6 +38,9 @@ func TestEachMethodOfALimitSaysWhatItIsNotCombinedWith(t *testing.T) {
 		}
 		names = append(names, method.Name)
 		docs[method.Name] = docs["Limit."+method.Name]
+		if rig.TooLong(docs[method.Name]) {
+			t.Errorf("the godoc of %s has more than 15 lines", method.Name)
+		}
 	}
 	for name := range limits {
 		names = append(names, name)

@@ -19,9 +19,8 @@ import (
 // Penalty returns the same limit, but a key is refused for a time, in all processes, after the
 // limit has refused one of its requests in the end: when the request may wait no longer
 // (Policy.Wait), and because of permits that count. Requests during the penalty take no permits, do
-// not wait, and do not extend it. RetryAfter is what remains of the penalty, or the time until the
-// limit has the permits of the request if that is longer. So a client that waits for RetryAfter is
-// not penalized again for coming back.
+// not wait, and do not extend it. RetryAfter is the longer of two times: what remains of the
+// penalty, and until the limit has the permits. So a client that obeys it is not penalized again.
 //
 // The penalty of a key is the permit of another limiter, "ratelimit:KEY:NAME:penalty", with a rate
 // of one permit per penalty. "rrl reset" of this limiter ends the penalty. Java services do not

@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -53,16 +54,24 @@ func options() []option {
 }
 
 func TestEachOptionIsAmongThem(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "../../../options.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
+	files, err := filepath.Glob("../../../*.go")
+	if err != nil || files == nil {
+		t.Fatal(files, err)
+	}
+	var all []ast.Decl
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, file.Decls...)
 	}
 	tried := map[string]bool{}
 	for _, o := range options() {
 		name, _, _ := strings.Cut(o.name, " ")
 		tried[name] = true
 	}
-	for _, d := range file.Decls {
+	for _, d := range all {
 		f, ok := d.(*ast.FuncDecl)
 		if !ok || f.Recv != nil || !f.Name.IsExported() || f.Type.Results == nil {
 			continue

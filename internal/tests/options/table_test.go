@@ -3,9 +3,6 @@ package options
 import (
 	"errors"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"slices"
 	"strings"
 	"testing"
@@ -250,10 +247,6 @@ func drawOptions(t *rapid.T, rate rratelimiter.Rate, wild bool) settings {
 
 // TestEveryOptionHasARow: a new option is added to the table in the commit that adds it.
 func TestEveryOptionHasARow(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "../../../options.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
 	rows := map[string]bool{}
 	for _, r := range limiterRows {
 		rows[r.name] = true
@@ -262,11 +255,15 @@ func TestEveryOptionHasARow(t *testing.T) {
 		rows[name] = true
 	}
 	found := map[string]bool{}
-	for _, d := range file.Decls {
-		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "With") {
-			if found[f.Name.Name] = true; !rows[f.Name.Name] {
-				t.Errorf("%s has no row: the generator of option sets learns it in the same commit", f.Name.Name)
-			}
+	for name, doc := range rig.Docs(t, "../../..") {
+		if !strings.HasPrefix(name, "With") || strings.Contains(name, ".") {
+			continue
+		}
+		if found[name] = true; !rows[name] {
+			t.Errorf("%s has no row: the generator of option sets learns it in the same commit", name)
+		}
+		if rig.TooLong(doc) {
+			t.Errorf("the godoc of %s has more than 15 lines", name)
 		}
 	}
 	for name := range rows {

@@ -63,6 +63,10 @@ func Docs(t *testing.T, folder string) map[string]string {
 	return docs
 }
 
+// TooLong reports whether the doc comment of an option has more than 15 lines: what it promises,
+// costs and does not combine with. Mechanisms are in docs/options.md.
+func TooLong(doc string) bool { return strings.Count(doc, "\n") > 15 }
+
 var (
 	sentence  = regexp.MustCompile(`[^.:]*cannot be combined with[^.]*\.`)
 	qualifier = regexp.MustCompile(`\b(rratelimiter|Limit)\.`)
