@@ -177,6 +177,41 @@ func TestPermitsAreTakenWhileARequestIsHandled(t *testing.T) {
 	})
 }
 
+// A request that waits passes soon after the permits of another request have come back. If they do
+// not come back, it passes when their interval is over, even if that is the end of its wait.
+func TestAWaitingRequestGetsPermitsThatComeBack(t *testing.T) {
+	for _, another := range []bool{false, true} { // limit
+		synctest.Test(t, func(t *testing.T) {
+			client := limittest.NewRealTime(t).Client()
+			limits := []Limit{
+				Per(client, "failed", rratelimiter.PerMinute(1), byAddr).
+					CountIf(func(status int, _ http.Header) bool { return status == 401 }),
+			}
+			if another {
+				limits = append(limits, Per(client, "all", rratelimiter.PerMinute(100), byAddr))
+			}
+			guard := patient(limits...)
+			guard.Policy.Wait = time.Minute
+			slow := guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				time.Sleep(5 * time.Second)
+				answering(w, r)
+			}))
+			began := time.Now()
+			go get(slow, "192.0.2.1", "/200")
+			synctest.Wait()
+			wantCodes(t, guard.Middleware(answering), "192.0.2.1", "/401", 401)
+			if took := time.Since(began); took < 5*time.Second || took > 6*time.Second {
+				t.Errorf("a request passed after %v, another one's permit came back after 5 s", took)
+			}
+			began = time.Now()
+			wantCodes(t, guard.Middleware(answering), "192.0.2.1", "/401", 401)
+			if took := time.Since(began); took != time.Minute {
+				t.Errorf("a request passed after %v, the permit returned after 1m0s", took)
+			}
+		})
+	}
+}
+
 // A refusal of one limit gives the permits of the others back, once.
 func TestRefusedRequestIsNotCorrected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

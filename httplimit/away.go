@@ -18,7 +18,8 @@ import (
 // start and the end of each outage. A *rratelimiter.Limiter reports the state of its own node. For
 // other limiters, the policy records the state by the name of the limit.
 
-// The pause between two probes of a server that is down. It doubles with each probe.
+// The pause between two probes of a server that is down, and between two calls for a request that
+// waits for permits that may come back. It doubles with each call.
 const (
 	shortestPause = 100 * time.Millisecond
 	longestPause  = time.Second

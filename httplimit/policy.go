@@ -70,7 +70,8 @@ type Policy struct {
 	// Wait is the longest time that a request may wait for permits; 0 means that no request waits.
 	// A request that would have to wait longer is refused at once. If requests of one process wait
 	// for a single *rratelimiter.Limiter without CountIf and CostAfter, they are served in order.
-	// Other requests are served in no particular order. With Shadow, no request waits, and
+	// Other requests are served in no particular order; with CountIf or CostAfter, they ask again
+	// at least once a second, because permits may come back. With Shadow, no request waits, and
 	// Limit.Shadow and a key with a penalty (Limit.Penalty) let no request wait, either.
 	Wait time.Duration
 	// Shadow lets every request pass whose context has not ended, without waiting and without
@@ -473,25 +474,32 @@ type waiter interface {
 // await waits for permits after a refusal, if the permits can be free within p.Wait.
 func (p *Policy) await(ctx context.Context, claims []Claim, answers []Answer) ([]Answer, error) {
 	started := time.Now()
-	left := func() time.Duration { return p.Wait - time.Since(started) }
+	settles := slices.ContainsFunc(claims, Claim.settles)
 	for {
 		pause := retryAfter(answers)
-		if pause <= 0 || pause > left() {
+		if pause <= 0 || pause > p.Wait-time.Since(started) {
 			return answers, nil
 		}
-		if line, ok := claims[0].Limiter.(waiter); ok && len(claims) == 1 && !claims[0].settles() {
+		if line, ok := claims[0].Limiter.(waiter); ok && len(claims) == 1 && !settles {
 			return p.awaitInLine(ctx, line, answers[0])
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, ctx.Err()
-		}
-		var err error
-		if answers, err = p.ask(p.bounded(ctx), claims); err != nil || !refused(answers) {
-			return answers, err
+		// Permits of limits that settle may come back before.
+		for due, look := time.Now().Add(pause), shortestPause; pause > 0; pause = time.Until(due) {
+			if settles {
+				pause = min(pause, look)
+				look = min(2*look, longestPause)
+			}
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+				return nil, ctx.Err()
+			}
+			var err error
+			if answers, err = p.ask(p.bounded(ctx), claims); err != nil || !refused(answers) {
+				return answers, err
+			}
 		}
 	}
 }
