@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
+	"net/http"
+	"regexp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -78,9 +79,9 @@ answer has the status 200 or, over the limit, 429.`,
 			return fmt.Errorf("--deny-cache: %d is negative", o.DenyCache)
 		case o.MaxAge < 0:
 			return fmt.Errorf("--max-connection-age: %v is negative", o.MaxAge)
-		case o.NearLimit <= 0 || o.NearLimit > 1:
+		case !(o.NearLimit > 0 && o.NearLimit <= 1): // nor NaN
 			return fmt.Errorf("--near-limit: %v is not a share above 0, up to 1", o.NearLimit)
-		case o.Fields != nil && (len(o.Fields) != 3 || slices.Contains(o.Fields, "")):
+		case o.Fields != nil && !threeNames(o.Fields):
 			return errors.New("--header-names: three names are needed, such as RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset")
 		case o.JSON && metrics == "":
 			return errors.New("--json-endpoint needs --metrics: the address by which it is reached")
@@ -177,4 +178,19 @@ answer has the status 200 or, over the limit, 429.`,
 	)
 	c.addFlags(cmd)
 	return cmd
+}
+
+// validField matches the name of a header field.
+var validField = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+
+// threeNames reports whether these are the names of three header fields.
+func threeNames(names []string) bool {
+	known := map[string]bool{}
+	for _, name := range names {
+		if !validField.MatchString(name) {
+			return false
+		}
+		known[http.CanonicalHeaderKey(name)] = true
+	}
+	return len(names) == 3 && len(known) == 3
 }

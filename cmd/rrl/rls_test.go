@@ -37,7 +37,10 @@ func TestRlsRefusesWhatItCannotDo(t *testing.T) {
 	s.fails(1, "--max-connection-age: -1s is negative", "rls", "--rules", good, "--max-connection-age", "-1s")
 	s.fails(1, "--near-limit: 0 is not a share", "rls", "--rules", good, "--near-limit", "0")
 	s.fails(1, "--near-limit: 1.1 is not a share", "rls", "--rules", good, "--near-limit", "1.1")
-	s.fails(1, "--header-names: three names are needed", "rls", "--rules", good, "--header-names", "A,B")
+	s.fails(1, "--near-limit: NaN is not a share", "rls", "--rules", good, "--near-limit", "NaN")
+	for _, names := range []string{"A,B", "A,,C", "A,B,A", "A,B,c d", "A,B,c:"} {
+		s.fails(1, "--header-names: three names are needed", "rls", "--rules", good, "--header-names", names)
+	}
 	s.fails(1, "--json-endpoint needs --metrics", "rls", "--rules", good, "--json-endpoint")
 	s.fails(1, "--tls-cert and --tls-key are needed together", "rls", "--rules", good, "--tls-cert", "a")
 	s.fails(1, "--traces: the address of a collector is such as", "rls", "--rules", good, "--traces", "collector:4318")
