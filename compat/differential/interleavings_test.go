@@ -138,7 +138,7 @@ func TestNoInterleavingExceedsTheRate(t *testing.T) {
 			w.load(t, rdb)
 			scope := smallscope.Scope{
 				Rate: test.rate, Interval: 20 * ms, Times: smallscope.Times, Clients: test.clients,
-				Acquire: protocol.AcquireScript, Release: protocol.ReleaseScript, Redis: rdb, Crashes: test.crashes,
+				Acquire: protocol.AcquireScript, Redis: rdb, Crashes: test.crashes,
 			}
 			if !test.real {
 				scope.Acquire = smallscope.Unbounded()

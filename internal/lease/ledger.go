@@ -23,8 +23,8 @@ const MaxLeases = 1 << 16
 // Its owner calls one method at a time. Only Holds and Grant may be called at any time.
 //
 // A nil Ledger is that of a limiter without leases. Grant, Take, Void, Brought, Start, Done,
-// Change, Returning, Sweep and Unused panic on it. Its other methods report that there is no lease,
-// and have no other effect.
+// Change, Returning and Sweep panic on it. Its other methods report that there is no lease, and
+// have no other effect.
 type Ledger struct {
 	lasts   time.Duration                     // of the longest leases, by the options
 	server  bool                              // the server's clock dates leases

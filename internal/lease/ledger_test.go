@@ -29,7 +29,7 @@ func TestNilLedger(t *testing.T) {
 		}()
 	}
 	if want := []string{
-		"Brought", "Change", "Done", "Grant", "Returning", "Start", "Sweep", "Take", "Unused", "Void",
+		"Brought", "Change", "Done", "Grant", "Returning", "Start", "Sweep", "Take", "Void",
 	}; !slices.Equal(
 		panics, want,
 	) {

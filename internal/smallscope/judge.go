@@ -7,224 +7,148 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/deep"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
-// grant notes a grant, and judges all of the last interval.
-func (s *search) grant(w *world, permits int64, start, end time.Time) error {
-	w.grants = append(slices.Clone(w.grants), grant{permits, start.UnixMicro(), end.UnixMicro()})
-	slices.SortFunc(w.grants, func(a, b grant) int {
-		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.end, b.end), cmp.Compare(a.permits, b.permits))
+// grant notes a grant at some time between start and now, and judges all of the last interval.
+func (s *search) grant(w *world, permits int64, start time.Time) {
+	w.grants = append(w.grants, window.Grant{Permits: permits, Start: start, End: s.now(w)})
+	slices.SortFunc(w.grants, func(a, b window.Grant) int {
+		return cmp.Or(a.Start.Compare(b.Start), a.End.Compare(b.End), cmp.Compare(a.Permits, b.Permits))
 	})
-	log := make([]window.Grant, len(w.grants))
-	for i, g := range w.grants {
-		log[i] = window.Grant{Permits: g.permits, Start: time.UnixMicro(g.start), End: time.UnixMicro(g.end)}
-	}
 	var back time.Duration // what a clock that was set back wrote expires so much early
 	for _, c := range s.Clients {
 		back = max(back, c.Back)
 	}
-	most, at := window.Largest(log, s.Interval-back)
+	most, at := window.Largest(w.grants, s.Interval-back)
 	s.result.Grants++
-	switch {
-	case most > s.Rate:
-		return s.violated("%d permits of %d in the window from %v on", most, s.Rate, at.Sub(Epoch))
-	case most == s.Rate:
+	if most > s.Rate {
+		violated("%d permits of %d in the window from %v on", most, s.Rate, at.Sub(Epoch))
+	}
+	if most == s.Rate {
 		s.result.Full++
 	}
-	return nil
 }
 
-// consistent checks what is stored: the free permits and the records add up to the rate, an
-// interval pays back at most the rate (unless a retry has dated a record anew), and no record
-// counts for longer than an interval and the time of a lease, or of a debt, from now on.
-func (s *search) consistent(w *world) error {
+// consistent checks what is stored: the free permits and the records add up to the rate, none are
+// granted in debt (unless a client charges permits), an interval pays back at most the rate (unless
+// a retry has dated a record anew), and no record counts for longer than an interval and the time
+// of a lease, or of a debt, from now on.
+func (s *search) consistent(w *world) {
 	now := &s.stores.all[w.store]
-	sum, last := now.sum()
-	if now.value != "" && fmt.Sprint(s.Rate-sum) != now.value {
-		return s.violated("%s permits are free, and %d of %d in records", now.value, sum, s.Rate)
+	var sum int64
+	var last time.Time
+	for _, r := range now.scores() {
+		sum += r.Permits
+		last = time.UnixMicro(r.At)
 	}
-	var longest time.Duration
+	if now.value != "" && fmt.Sprint(s.Rate-sum) != now.value {
+		violated("%s permits are free, and %d of %d in records", now.value, sum, s.Rate)
+	}
+	var longest, debt time.Duration
+	retries := 0
 	for _, c := range s.Clients {
 		longest = max(longest, c.Lease+c.Lease/4, c.Granularity)
+		retries += c.Retries
 		if c.Foreign != nil {
-			longest = max(longest, c.Foreign.Debt)
+			debt = max(debt, c.Foreign.Debt)
 		}
 	}
-	retries := slices.ContainsFunc(s.Clients, func(c Client) bool { return c.Retries > 0 })
-	if most, _ := window.LargestScores(now.scores(), s.Interval); most > s.Rate && !retries {
-		return s.violated("an interval pays back %d permits of %d", most, s.Rate)
+	if strings.HasPrefix(now.value, "-") && debt == 0 {
+		violated("permits are granted in debt: %s are free", now.value)
 	}
-	if latest := Epoch.Add(s.Times[w.at] + longest); last > float64(latest.UnixMicro())/1000 {
-		return s.violated("a record is dated %.3f ms ahead", last-float64(s.now(w).UnixMicro())/1000)
+	if most, _ := window.LargestScores(now.scores(), s.Interval); most > s.Rate && retries == 0 {
+		violated("an interval pays back %d permits of %d", most, s.Rate)
 	}
-	return nil
+	if ahead := last.Sub(s.now(w)); ahead > max(longest, debt) {
+		violated("a record is dated %v ahead", ahead)
+	}
 }
 
-// notInDebt checks that a batch took permits only if they were free.
-func (s *search) notInDebt(before, after *store) error {
-	took := slices.ContainsFunc(after.records, func(r redis.Z) bool {
-		return !slices.ContainsFunc(before.records, func(other redis.Z) bool { return other.Member == r.Member })
-	})
-	if took && strings.HasPrefix(after.value, "-") {
-		return s.violated("permits are granted in debt: %s are free afterwards", after.value)
-	}
-	return nil
-}
+// mostCalls is how many calls a client makes at one of the Times, on average.
+const mostCalls = 12
 
-// judge checks what became of the callers of a call.
-func (s *search) judge(w *world, i int, call *call, g *protocol.Reply, f *schedule.Facts) error {
-	c, m := w.clients[i], s.moment(w, i)
-	var granted, got int64
-	for at, group := range call.Ask.Groups {
-		if n := g.Granted(at, group); call.Ask.UpTo {
-			granted += n
-		} else {
-			granted += max(n, 0) * group.Size
-		}
+// mayAsk checks a batch before it is sent.
+func (s *search) mayAsk(i int, c *client, b *schedule.Batch) {
+	if b.Ask.Lease > 0 && (c.queue.Waiting() > 0 || c.open(asks) > 0 || b.Requests() == 0 && !c.ledger().Holds()) {
+		violated("a call for %d callers takes %d permits ahead, though callers wait, a call has stalled, or no lease is "+
+			"there that it could follow", b.Requests(), b.Ask.Lease)
 	}
-	for at := range c.callers {
-		if r := &c.callers[at]; slices.Contains(call.behind, r.number) && !call.Ask.Partial {
-			r.asked, r.blocked = true, r.N > g.Free
-			if r.expired && !r.left && !r.Settled() {
-				return s.violated("a caller for %d goes on waiting though its timeout is over", r.N)
-			}
-		}
+	if c.ids > uint64(mostCalls*len(s.Times)) {
+		violated("a storm: %s has made %d calls", s.Clients[i].Name, c.ids)
 	}
-	waiting := c.waits(call.behind)
-	var wait time.Duration // of the first caller that waits
-	if waiting != nil && !call.Ask.Partial {
-		if waiting.N <= f.Unclaimed {
-			return s.violated("%d permits of callers that have left are lost: a caller waits for %d",
-				f.Unclaimed, waiting.N)
-		}
-		if c.first() == waiting.number && waiting.N > g.Free {
-			wait = max(waiting.Outcome.RetryAfter-m.Clock.Sub(c.queue.Since(m, g)), 0)
-			c.due, c.dueTo = m.Mono.Add(wait), waiting.number
-		}
-	}
-	for _, r := range call.Settled {
-		switch o := &r.Outcome; {
-		case o.Allowed:
-			if got += r.N; r.Kind == schedule.UpTo {
-				got += o.Taken - r.N
-			}
-			at := slices.IndexFunc(c.callers, func(other caller) bool { return other.Request == r })
-			if waiting != nil && at >= 0 && (r.Kind != schedule.Wait || c.callers[at].number > waiting.number) {
-				return s.violated("a request for %d passes a caller that waits for %d", r.N, waiting.N)
-			}
-		case o.Err != nil || r.Kind != schedule.Try:
-		case waiting == nil && c.queue.Waiting() == 0 && r.N <= f.Unclaimed:
-			return s.violated("%d permits of callers that have left are lost: a request for %d is refused",
-				f.Unclaimed, r.N)
-		case c.queue.Waiting() > 0 && (o.Remaining != 0 || o.RetryAfter < wait):
-			return s.violated(
-				"a request is refused with %d permits left, to be made again after %v, though a caller waits for %v",
-				o.Remaining,
-				o.RetryAfter, wait,
-			)
-		}
-	}
-	if granted != f.Own || got+f.Unclaimed != f.Own {
-		return s.violated(
-			"a reply grants %d permits: callers get %d, and %d of %d are unclaimed", granted, got, f.Unclaimed, f.Own,
-		)
-	}
-	return nil
-}
-
-// waits returns the first of the callers with these numbers that waits for no more than the rate,
-// and has not left.
-func (c *client) waits(numbers []int) *caller {
-	for _, number := range numbers {
-		if at := c.index(number); at >= 0 && !c.callers[at].left && !c.callers[at].Settled() {
-			return &c.callers[at]
-		}
-	}
-	return nil
-}
-
-// first returns the number of the first caller that waits.
-func (c *client) first() int {
-	first := 0
-	for _, r := range c.callers {
-		if r.Kind == schedule.Wait && !r.left && !r.Settled() && (first == 0 || r.number < first) {
-			first = r.number
-		}
-	}
-	return first
 }
 
 // sound checks the state of a client after an event.
-func (s *search) sound(w *world, i int) error {
-	c, now := w.clients[i], s.now(w)
+func (s *search) sound(w *world, i int) {
+	c, name := w.clients[i], s.Clients[i].Name
+	if c.queue == nil {
+		return
+	}
+	s.quiet(w, i)
+	if idle := c.open(asks)+len(c.callers) == 0 && c.ledger().Idle(); c.queue.Idle() != idle {
+		violated("the queue of %s has %d calls and %d callers, and says that it is idle: %t", name, c.open(asks),
+			len(c.callers), !idle)
+	}
 	wake, _ := c.queue.Wake()
-	free := c.queue.InFlight() == nil
-	if idle := len(c.calls)+len(c.callers) == 0 && c.ledger().Idle(); c.queue.Idle() != idle {
-		return s.violated(
-			"the queue of %s has %d calls and %d callers, and says that it is idle: %t", s.Clients[i].Name,
-			len(c.calls),
-			len(c.callers), !idle,
-		)
-	}
 	for _, r := range c.callers {
-		switch {
-		case r.InFlight():
-		case free && (r.Kind != schedule.Wait || !wake.After(now)):
-			return s.violated("nothing wakes the queue of %s for a caller that wants %d", s.Clients[i].Name, r.N)
-		case free && !r.asked && !r.Until.IsZero():
-			return s.violated("a caller of %s for %d with a timeout is not asked for", s.Clients[i].Name, r.N)
-		case free && !r.blocked && r.number == c.first() && !s.redisson():
-			return s.violated("a caller of %s for %d is not asked for, though its permits may be free",
-				s.Clients[i].Name, r.N)
-		case free && r.number == c.dueTo && c.first() == c.dueTo && wake.After(latest(c.due, now).Add(s.late())):
-			return s.violated(
-				"a caller of %s whose permits are free in %v is asked for only in %v", s.Clients[i].Name,
-				c.due.Sub(now),
-				wake.Sub(now),
-			)
+		if c.queue.InFlight() == nil && !r.InFlight() && (r.Kind != schedule.Wait || wake.IsZero()) {
+			violated("nothing wakes the queue of %s for a caller that wants %d", name, r.N)
 		}
 	}
-	if c.ledger() == nil {
-		return nil
-	}
+	s.inTime(w, i, wake)
 	if c.queue.Waiting() > 0 && c.ledger().Holds() {
-		return s.violated("%s has a lease while a caller waits", s.Clients[i].Name)
+		violated("%s has a lease while a caller waits", name)
 	}
-	returned, void := c.ledger().Tell()
-	c.held -= returned + void
-	under := int64(0) // what is being given back, or is to be
-	for _, back := range c.backs {
-		under += back.Permits
+}
+
+// quiet checks that Next has no effects if it is called again, now or before the time to wake,
+// which is to come.
+func (s *search) quiet(w *world, i int) {
+	c := w.clients[i]
+	again := deep.Copy(c.queue)
+	wake, _ := again.Wake()
+	if !wake.IsZero() && !wake.After(s.now(w)) {
+		violated("the queue of %s wakes at a time that is over", s.Clients[i].Name)
 	}
-	for _, m := range c.sent {
-		if m.what == givesBack && m.life == c.life {
-			under += m.back.Permits
+	for at := w.at; at < len(s.Times); at++ {
+		m := s.moment(at, c)
+		if !wake.IsZero() && !m.Mono.Before(wake) {
+			return
+		}
+		now := func() schedule.Moment { return m }
+		send, fx := again.Next(nil, now, func(schedule.Moment) *schedule.Batch { return new(schedule.Batch) })
+		if len(send)+len(fx.Back) > 0 || fx.Spare != nil {
+			violated("the queue of %s has something to do at %v, but wakes only at %v (zero: never)",
+				s.Clients[i].Name, s.Times[at], wake.Sub(Epoch))
 		}
 	}
-	if has := c.ledger().Unused(); has+under != c.held {
-		return s.violated("%s has %d permits and gives back %d of %d", s.Clients[i].Name, has, under, c.held)
-	}
-	return nil
 }
 
-// late returns how long after its permits are free a caller may be asked for: others that return
-// shortly afterwards are taken by the same call (5 ms), and Redisson has a head start.
-func (s *search) late() time.Duration {
-	late := 5 * time.Millisecond
-	if s.redisson() {
-		late += s.Interval / 4
+// inTime checks that the queue wakes in time for its first caller: shortly after its permits are
+// free, as far as Redis knows. Permits that are given back are free earlier.
+func (s *search) inTime(w *world, i int, wake time.Time) {
+	late := 5 * time.Millisecond // others that return shortly afterwards are taken by the same call
+	for _, c := range s.Clients {
+		if c.Lease > 0 || c.Back > 0 {
+			return
+		}
+		if c.Redisson || c.Foreign != nil && c.Foreign.Debt == 0 { // it has a head start
+			late += s.Interval / 4
+		}
 	}
-	return late
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+	queue := w.clients[i].queue
+	for first := range queue.Line() {
+		free := s.stores.all[w.store].freeAt(s.Rate-first.N, s.Interval)
+		if free.Before(s.now(w)) {
+			free = s.now(w)
+		}
+		if queue.InFlight() == nil && !first.InFlight() && wake.After(free.Add(late)) {
+			violated("a caller of %s for %d, whose permits are free in %v, is asked for only in %v", s.Clients[i].Name,
+				first.N, free.Sub(s.now(w)), wake.Sub(s.now(w)))
+		}
+		return
 	}
-	return b
 }

@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -24,16 +23,6 @@ type store struct {
 	records []redis.Z
 }
 
-// key returns a text that differs for different stores.
-func (s store) key() string {
-	var b strings.Builder
-	b.WriteString(s.value)
-	for _, r := range s.records {
-		fmt.Fprintf(&b, " %s %q", strconv.FormatFloat(r.Score, 'f', -1, 64), r.Member)
-	}
-	return b.String()
-}
-
 // scores returns the records as package window takes them.
 func (s store) scores() (all []window.Score) {
 	for _, r := range s.records {
@@ -44,13 +33,15 @@ func (s store) scores() (all []window.Score) {
 	return all
 }
 
-// sum returns the permits in the records, and the highest score.
-func (s store) sum() (permits int64, last float64) {
-	for i, r := range s.scores() {
-		permits += r.Permits
-		last = max(last, s.records[i].Score)
+// freeAt returns when records stop to count so that others hold at most so many permits; zero: they
+// hold no more.
+func (s store) freeAt(most int64, interval time.Duration) time.Time {
+	for _, r := range slices.Backward(s.scores()) {
+		if most -= r.Permits; most < 0 {
+			return time.UnixMicro(r.At).Add(interval)
+		}
 	}
-	return permits, last
+	return time.Time{}
 }
 
 // An execution is a command on a store, at a time where the script asks for it.
@@ -79,28 +70,27 @@ func (s *search) command(sha string, keys []string, args []any) int {
 			args[i] = fmt.Sprint(arg)
 		}
 	}
-	return s.commands.of(fmt.Sprintf("%s %q %q", sha, keys, args), command{sha, keys, args})
+	return s.commands.of(command{sha, keys, args})
 }
 
 // load loads the scripts. Foreign ones are loaded already.
-func (s *search) load() error {
-	for _, script := range []string{s.Acquire.Text, s.Release.Text, protocol.SetRateScript.Text} {
+func (s *search) load() {
+	for _, script := range []string{s.Acquire.Text, protocol.ReleaseScript.Text, protocol.SetRateScript.Text} {
 		if err := s.Redis.ScriptLoad(s.ctx, script).Err(); err != nil {
-			return err
+			panic(serverError{err})
 		}
 	}
-	return nil
 }
 
 // run executes a command on a store. What it did before, on the same one, is known.
-func (s *search) run(w *world, number int) (ran, error) {
+func (s *search) run(w *world, number int) ran {
 	what, before, c := execution{w.store, number, -1}, &s.stores.all[w.store], &s.commands.all[number]
 	if c.args[0] == "" {
 		what.at = w.at
 		s.SetTime(s.now(w))
 	}
 	if known, found := s.ran[what]; found {
-		return known, nil
+		return known
 	}
 	all := keys.Names(name, "")
 	p := s.Redis.Pipeline()
@@ -117,14 +107,13 @@ func (s *search) run(w *world, number int) (ran, error) {
 	_, _ = p.Exec(s.ctx)
 	for _, cmd := range []redis.Cmder{done, value, records} {
 		if err := cmd.Err(); err != nil && err != redis.Nil {
-			return ran{}, err
+			panic(serverError{err})
 		}
 	}
-	stored := store{value.Val(), records.Val()}
-	after := ran{s.stores.of(stored.key(), stored), s.replies.of(fmt.Sprint(done.Val()), done.Val())}
+	after := ran{s.stores.of(store{value.Val(), records.Val()}), s.replies.of(done.Val())}
 	s.ran[what] = after
 	s.result.Scripts++
-	return after, nil
+	return after
 }
 
 // figures returns the reply of one of the scripts of this module.
@@ -141,4 +130,25 @@ func figures(reply any) []int64 {
 func keysOf(id string) []string {
 	all := keys.Names(name, id)
 	return slices.Clone(all[:])
+}
+
+// A numbered holds values without repetition, each under a number.
+type numbered[T any] struct {
+	all    []T
+	number map[string]int
+}
+
+// of returns the number of a value.
+func (n *numbered[T]) of(value T) int {
+	key := fmt.Sprintf("%#v", value)
+	at, known := n.number[key]
+	if !known {
+		if n.number == nil {
+			n.number = map[string]int{}
+		}
+		at = len(n.all)
+		n.number[key] = at
+		n.all = append(n.all, value)
+	}
+	return at
 }

@@ -3,31 +3,31 @@
 // charges permits, or is a client of another library, which calls its own script. Requests and
 // replies take any time to arrive, some never arrive, and clients crash.
 //
-// Clients use the real schedule.Queue, lease.Ledger, scripts, arguments and decoders of replies.
-// The package has its own code only for what package dispatch does around them: which method is
-// called when. Package window checks every grant. After each step, judge.go checks the state of the
-// client.
+// Clients use the real schedule.Queue, lease.Ledger, scripts, arguments and decoders of replies,
+// which decide everything. The package only chooses what happens next, and does what they say.
+// Package window checks every grant. After each step, judge.go checks the state of the client.
 //
-// This file has the search; client.go the state of a client, steps.go the events of a client and
-// what it does then, send.go its requests, reply.go how it handles replies, judge.go the checks,
-// server.go what a script does.
+// This file has the search; client.go the state of a client and its calls, steps.go what may happen
+// to it, reply.go what it does with replies, judge.go the checks, server.go what a script does.
 package smallscope
 
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/deep"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/window"
 )
 
 // A Scope says what is explored.
@@ -39,9 +39,9 @@ type Scope struct {
 	Clients []Client
 	Crashes int // at most so many clients crash
 
-	Acquire, Release *script.Script
-	Redis            *redis.Client
-	SetTime          func(time.Time) // sets the server's clock; nil: no client uses it
+	Acquire *script.Script
+	Redis   *redis.Client
+	SetTime func(time.Time) // sets the server's clock; nil: no client uses it
 }
 
 // Times are moments for an interval of 20 ms and leases of 2 ms: in a bucket, in its last quarter,
@@ -121,139 +121,38 @@ func Unbounded() *script.Script {
 
 // A Result is what a search has seen.
 type Result struct {
-	States   int // different ones
-	Scripts  int // different executions of a script
-	Grants   int // states in which a grant was judged
-	Leased   int // of them, those of a lease
-	Full     int // of them, those with a window that holds the whole rate
-	Restored int // retries that found what an earlier attempt was granted
+	States  int // different ones
+	Scripts int // different executions of a script
+	Grants  int // states in which a grant was judged
+	Leased  int // of them, those of a lease
+	Full    int // of them, those with a window that holds the whole rate
 }
 
-// A world is one state. It is not changed once it has a successor.
+// A world is one state. All that it refers to is its own.
 type world struct {
 	at      int // index in Times
 	store   int // what Redis holds: index in search.stores
-	clients []*client
-	grants  []grant // of the last interval, sorted
 	crashes int
+	clients []*client
+	grants  []window.Grant // of the last interval, sorted
 }
-
-// A grant is permits that a caller got, at some time between two, in µs since the epoch of
-// time.Time.
-type grant struct{ permits, start, end int64 }
 
 // A search explores a scope, depth first.
 type search struct {
 	Scope
 	ctx     context.Context
 	result  Result
-	seen    map[[16]byte]struct{}
+	seen    map[[sha256.Size]byte]struct{}
 	path    []step
-	numbers numbers // memory for keyOf
-	text    []byte  // the same
-	ahead   int64   // how many permits a batch of this step takes ahead if it may
-	mayTake bool    // a batch of this step might take some
+	bytes   []byte // memory for a state
+	ahead   int64  // how many permits a batch of this step takes ahead if it may
+	mayTake bool   // a batch of this step might take some
 
 	// What states refer to by an index, and the executions of scripts that are known.
 	stores   numbered[store]
 	commands numbered[command]
 	replies  numbered[any]
-	recents  numbered[protocol.RecentIDs]
 	ran      map[execution]ran
-}
-
-// A numbered holds values without repetition, each under a number.
-type numbered[T any] struct {
-	all    []T
-	number map[string]int
-}
-
-// of returns the number of a value. Equal values have equal keys.
-func (n *numbered[T]) of(key string, value T) int {
-	at, known := n.number[key]
-	if !known {
-		if n.number == nil {
-			n.number = map[string]int{}
-		}
-		at = len(n.all)
-		n.number[key] = at
-		n.all = append(n.all, value)
-	}
-	return at
-}
-
-// Explore visits all states of a scope. The error is a violation, with the steps that lead there,
-// or a failure of the server.
-func Explore(ctx context.Context, scope Scope) (Result, error) {
-	s := &search{Scope: scope, ctx: ctx, seen: map[[16]byte]struct{}{}, ran: map[execution]ran{}}
-	w := world{store: s.stores.of("", store{}), clients: make([]*client, len(scope.Clients))}
-	s.recents.of("", protocol.RecentIDs{}) // the first one
-	for i, c := range scope.Clients {
-		own := &client{retries: c.Retries, changes: c.Changes}
-		for _, kind := range c.Callers {
-			own.comes = append(own.comes, kind.Comes)
-		}
-		s.start(own, i)
-		w.clients[i] = own
-	}
-	schedule.Strict = true
-	err := s.load()
-	if err == nil {
-		err = s.visit(w)
-	}
-	return s.result, err
-}
-
-// now returns the time of a world.
-func (s *search) now(w *world) time.Time { return Epoch.Add(s.Times[w.at]) }
-
-// ErrViolation is what must not happen.
-var ErrViolation = errors.New("violation")
-
-// violated returns the error of a violation, with the steps that lead there.
-func (s *search) violated(what string, args ...any) error {
-	text := fmt.Sprintf(what, args...)
-	for _, step := range s.path {
-		text += "\n  " + fmt.Sprintf(step.what, step.args...)
-	}
-	return fmt.Errorf("%w: %s", ErrViolation, text)
-}
-
-// visit explores all that follows from w.
-func (s *search) visit(w world) error {
-	s.forget(&w)
-	key := s.keyOf(&w)
-	if _, known := s.seen[key]; known {
-		return nil
-	}
-	s.seen[key] = struct{}{}
-	s.result.States++
-	if err := s.consistent(&w); err != nil {
-		return err
-	}
-	if !slices.ContainsFunc(w.clients, (*client).active) {
-		return nil // nothing more is granted
-	}
-	if w.at+1 < len(s.Times) {
-		next := w.copy()
-		next.at++
-		if err := s.step(next, "the time is %v", s.Times[next.at]); err != nil {
-			return err
-		}
-	}
-	for i := range w.clients {
-		if err := s.steps(&w, i); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// step visits the world to which a step leads.
-func (s *search) step(next world, what string, args ...any) error {
-	s.enter(what, args...)
-	defer s.leave()
-	return s.visit(next)
 }
 
 // A step is what leads from one state to the next, as the arguments of Sprintf.
@@ -262,58 +161,139 @@ type step struct {
 	args []any
 }
 
-func (s *search) enter(what string, args ...any) { s.path = append(s.path, step{what, args}) }
-func (s *search) leave()                         { s.path = s.path[:len(s.path)-1] }
+// ErrViolation is what must not happen.
+var ErrViolation = errors.New("violation")
 
-// copy returns a copy that can be changed.
-func (w *world) copy() world {
-	next := *w
-	next.clients = slices.Clone(w.clients)
-	return next
-}
+// A serverError is a failure of the server.
+type serverError struct{ error }
 
-// forget drops the grants that share no window with later ones.
-func (s *search) forget(w *world) {
-	oldest := w.at
-	for _, c := range w.clients {
-		for _, call := range c.calls {
-			oldest = min(oldest, call.last)
+// Explore visits all states of a scope. The error is a violation, with the steps that lead there,
+// or a failure of the server.
+func Explore(ctx context.Context, scope Scope) (result Result, err error) {
+	s := &search{Scope: scope, ctx: ctx, seen: map[[sha256.Size]byte]struct{}{}, ran: map[execution]ran{}}
+	w := &world{store: s.stores.of(store{records: []redis.Z{}})}
+	for i, c := range scope.Clients {
+		own := &client{retries: c.Retries, changes: c.Changes}
+		for _, kind := range c.Callers {
+			own.comes = append(own.comes, kind.Comes)
 		}
+		w.clients = append(w.clients, s.started(i, own))
 	}
-	from := Epoch.Add(s.Times[oldest]).Add(-s.Interval).UnixMicro()
-	w.grants = slices.DeleteFunc(slices.Clone(w.grants), func(g grant) bool { return g.end <= from })
+	schedule.Strict = true
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // states are copied all the time
+	defer func() { result, err = s.result, s.failure(recover()) }()
+	s.load()
+	s.visit(w)
+	return result, nil
 }
 
-// keyOf returns a hash of all that decides what follows.
-func (s *search) keyOf(w *world) (key [16]byte) {
-	b := s.numbers[:0]
-	b.add(int64(w.at), int64(w.crashes), int64(w.store))
-	for _, g := range w.grants {
-		b.add(g.permits, g.start, g.end)
+// failure returns the error of what has stopped a search; nil: nothing. A panic of the code that is
+// searched is a violation, too.
+func (s *search) failure(cause any) error {
+	if server, failed := cause.(serverError); failed || cause == nil {
+		return server.error
+	}
+	text := fmt.Sprint(cause)
+	for _, step := range s.path {
+		text += "\n  " + fmt.Sprintf(step.what, step.args...)
+	}
+	return fmt.Errorf("%w: %s", ErrViolation, text)
+}
+
+// violated ends the search.
+func violated(what string, args ...any) { panic(fmt.Sprintf(what, args...)) }
+
+// now returns the time of a world.
+func (s *search) now(w *world) time.Time { return Epoch.Add(s.Times[w.at]) }
+
+// visit explores all that follows from w.
+func (s *search) visit(w *world) {
+	s.forget(w)
+	s.bytes = deep.Append(s.bytes[:0], w)
+	key := sha256.Sum256(s.bytes)
+	if _, known := s.seen[key]; known {
+		return
+	}
+	s.seen[key] = struct{}{}
+	s.result.States++
+	s.consistent(w)
+	if !slices.ContainsFunc(w.clients, (*client).active) {
+		return // nothing more is granted
+	}
+	if w.at+1 < len(s.Times) {
+		next := deep.Copy(w)
+		next.at++
+		s.step(func() { s.visit(next) }, "the time is %v", s.Times[next.at])
 	}
 	for i := range w.clients {
-		b.add(-1)
-		s.key(&b, w, i)
+		s.steps(w, i)
 	}
-	s.numbers = b
-	text := s.text[:0]
-	for _, n := range b {
-		text = binary.AppendVarint(text, n)
-	}
-	s.text = text
-	sum := sha256.Sum256(text)
-	copy(key[:], sum[:])
-	return key
 }
 
-// numbers tell states apart.
-type numbers []int64
+// step takes a step. The path keeps it if it ends the search.
+func (s *search) step(take func(), what string, args ...any) {
+	s.path = append(s.path, step{what, args})
+	take()
+	s.path = s.path[:len(s.path)-1]
+}
 
-func (b *numbers) add(all ...int64) { *b = append(*b, all...) }
+// event lets something happen to a client, and visits a world for each number of permits that a
+// batch may then take ahead.
+func (s *search) event(w *world, i int, do func(next *world, c *client), what string, args ...any) {
+	s.step(func() {
+		for _, ahead := range append([]int64{0}, s.Clients[i].Ahead...) {
+			next := deep.Copy(w)
+			s.ahead, s.mayTake = ahead, false
+			do(next, next.clients[i])
+			s.exit(next, i)
+			might := s.mayTake // what follows changes it
+			s.sound(next, i)
+			if s.visit(next); !might {
+				return
+			}
+		}
+	}, what, args...)
+}
 
-func flag(set bool) int64 {
-	if set {
-		return 1
+// takesAhead returns how many permits a batch takes ahead that may take some.
+func (s *search) takesAhead() int64 {
+	s.mayTake = true
+	return s.ahead
+}
+
+// forget drops what decides nothing that follows: grants that share no window with later ones, and
+// what queues have forgotten.
+func (s *search) forget(w *world) {
+	oldest := s.now(w)
+	for i, c := range w.clients {
+		if c.retries == 0 {
+			c.recent = protocol.RecentIDs{}
+		}
+		var batches []*schedule.Batch
+		for _, call := range c.calls {
+			if call.content == asks && !call.alone && call.last.Mono.Before(oldest) {
+				oldest = call.last.Mono
+			}
+			if c.retries == 0 && !call.again {
+				call.recent = protocol.RecentIDs{}
+			}
+			if call.batch != nil {
+				batches = append(batches, call.batch)
+			}
+		}
+		if c.queue != nil {
+			c.queue.Forget(s.moment(w.at, c), batches, s.known(i))
+		}
 	}
-	return 0
+	w.grants = slices.DeleteFunc(w.grants, func(g window.Grant) bool { return !g.End.After(oldest.Add(-s.Interval)) })
+}
+
+// known returns what has no effect on the queue of a client.
+func (s *search) known(i int) schedule.Known {
+	spec := &s.Clients[i]
+	return schedule.Known{
+		NoEnd: !slices.ContainsFunc(spec.Callers, func(c Caller) bool { return c.Timeout > 0 }),
+		NoShare: len(s.Clients) == 1 && !spec.Redisson ||
+			!slices.ContainsFunc(spec.Callers, func(c Caller) bool { return c.Kind == schedule.Wait }),
+	}
 }

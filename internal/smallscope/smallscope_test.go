@@ -40,7 +40,7 @@ func scope(t *testing.T, rate int64, clients ...Client) Scope {
 	}
 	return Scope{
 		Rate: rate, Interval: 20 * ms, Times: Times,
-		Clients: clients, Acquire: protocol.AcquireScript, Release: protocol.ReleaseScript, Redis: rdb,
+		Clients: clients, Acquire: protocol.AcquireScript, Redis: rdb,
 		SetTime: server.SetTime,
 	}
 }
