@@ -192,7 +192,8 @@ func endsAsDocumented(tr *trace, c *call) string {
 		return "ErrInvalidPermits is for fewer than one permit"
 	case invalid:
 		return ""
-	case above && (c.refused() && (c.timedOut() || tr.apart(c)) || c.cancelled && tr.behindInstalments(c)):
+	case above && (c.refused() && c.timedOut() || tr.apart(c) && (c.refused() || c.cancelled) ||
+		c.cancelled && tr.behindInstalments(c)):
 		return "" // no reply has come yet, or another limiter was asked before
 	case above && !errors.Is(c.err, rratelimiter.ErrExceedsRate) && !exempt,
 		!above && errors.Is(c.err, rratelimiter.ErrExceedsRate):
@@ -298,8 +299,8 @@ func served(tr *trace, c *call) string {
 			possible = false
 		}
 		tolerance := tr.slack(c)
-		if tr.apart(c) { // it asks again after a pause, each twice as long as the one before
-			tolerance += min(since-c.start, 15*time.Second)
+		if tr.apart(c) { // it pauses for 5 to 10 ms, then for about twice as long, and so on
+			tolerance += min(2*(since-c.start)+10*ms, 15*time.Second)
 		}
 		if possible && s.to > since+tolerance {
 			return fmt.Sprintf("its permits were free from %v on, and its turn had come", since)
@@ -364,8 +365,9 @@ func staysThere(tr *trace, c *call) string {
 		return "its limiter has no keep-alive"
 	case c.end < used+l.rate.KeepAlive:
 		return fmt.Sprintf("its limiter was used at %v", used)
-	case c.end > c.start+tr.slack(c):
-		return "it had waited"
+	case c.end > c.start+tr.slack(c) &&
+		(!tr.apart(c) || c.start+tr.slack(c) < tr.used(of, c.start)+l.rate.KeepAlive):
+		return "it was there, and the call has waited"
 	}
 	return ""
 }
@@ -377,7 +379,7 @@ func (tr *trace) used(of int, before time.Duration) (last time.Duration) {
 		return 0 // the process may have granted them
 	}
 	for _, c := range tr.calls {
-		if i := slices.Index(c.of, of); i >= 0 && c.granted[i] > 0 && c.end <= before {
+		if i := slices.Index(c.of, of); i >= 0 && c.granted[i] > 0 && !c.bound && c.end <= before {
 			last = max(last, c.start)
 		}
 	}
@@ -392,6 +394,11 @@ func obeys(tr *trace, c *call) string {
 	for _, other := range tr.calls {
 		if other != c && other != again && other.last > c.first && other.first < again.last &&
 			other.wants(c.of[0]) > 0 {
+			return ""
+		}
+		// the deny cache tells when the permits of a smaller request are free
+		if tr.limiters[c.of[0]].has("WithDenyCache") && other.first < c.first && other.wants(c.of[0]) > 0 &&
+			(other.wants(c.of[0]) < c.n[0] || other.charges()) {
 			return ""
 		}
 	}

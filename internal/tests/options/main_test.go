@@ -23,7 +23,7 @@ import (
 )
 
 // checks is the number of stories of each test, unless -rapid.checks is given.
-const checks = "200"
+const checks = "800"
 
 func TestMain(m *testing.M) {
 	redistest.Drawing(map[string]string{"rapid.checks": checks})

@@ -49,9 +49,14 @@ func (tr *trace) spans(first, last int) (all []span) {
 	return all
 }
 
-// free returns how many permits of a limiter are free at the beginning of the span.
+// free returns how many permits of a limiter are free at the beginning of the span. A deny cache
+// counts the server's time from the reply on, to the millisecond.
 func (tr *trace) free(s *span, limiter int) int64 {
-	return tr.left(s.records[limiter], limiter, s.from)
+	at := s.from
+	if l := &tr.limiters[limiter]; l.has("WithServerTime") && l.has("WithDenyCache") {
+		at -= tr.reply() + ms
+	}
+	return tr.left(s.records[limiter], limiter, at)
 }
 
 // could reports whether a request can be served at the beginning of a span: enough permits of each
@@ -63,8 +68,12 @@ func (tr *trace) could(s *span, c *call) bool {
 			wanted = 1
 		}
 		for _, front := range s.waiting {
-			if front == c || c.waits() && front.first > c.first {
-				break // a request that does not wait is served after all that do
+			// a request that does not wait in line is served after all that do
+			if c.waits() && !tr.apart(c) && front.first >= c.first {
+				break
+			}
+			if front == c {
+				continue
 			}
 			if c.upTo() && slices.Contains(front.of, of) {
 				return false
@@ -229,17 +238,23 @@ func (tr *trace) exempt(from, to time.Duration) bool {
 }
 
 // slack is how late a reply may be that a call needs: it may have to wait for a call in flight, and
-// for the next one. Permits that return together may be awaited for 5 ms.
+// for the next one, and each is made again if it is no plain grant. Permits that return together
+// may be awaited for 5 ms.
 func (tr *trace) slack(c *call) time.Duration {
-	calls := time.Duration(3)
+	calls := time.Duration(4)
 	if tr.apart(c) { // each limiter is asked, and gives back
 		calls *= time.Duration(2 * len(c.of))
 	}
-	slack := 12 * ms
+	return 12*ms + calls*tr.reply()
+}
+
+// reply returns the longest time that a reply takes.
+func (tr *trace) reply() time.Duration {
+	longest := tr.takes
 	for _, f := range tr.faults {
 		if f.kind == late {
-			slack += calls * f.d
+			longest += f.d
 		}
 	}
-	return slack
+	return longest
 }

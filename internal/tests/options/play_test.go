@@ -16,9 +16,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
-	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
-	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
@@ -78,6 +76,7 @@ type player struct {
 func play(t *testing.T, s *story) *trace {
 	tr := &trace{story: s, taken: make([]int64, len(s.limiters))}
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		b.ShareScripts()
 		x := &player{trace: tr, b: b, records: make([][]entry, len(s.limiters))}
 		x.run()
 	})
@@ -144,11 +143,6 @@ func (x *player) run() {
 		opts = append(opts, clientRows[name](x.story))
 	}
 	x.p = x.b.Process(opts...)
-	for _, s := range []*script.Script{protocol.AcquireManyScript, protocol.AllowAllScript} {
-		if err := x.p.Redis.ScriptLoad(x.b.T.Context(), s.Text).Err(); err != nil { // so that no call is two
-			x.b.T.Fatal(err)
-		}
-	}
 	x.p.Redis.AddHook(redistest.Hook{
 		Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 			defer x.look()
@@ -172,6 +166,7 @@ func (x *player) run() {
 		}
 	}
 	x.look()
+	x.p.Wire.Back.Store(int64(x.takes))
 
 	type step struct {
 		at time.Duration
@@ -181,8 +176,8 @@ func (x *player) run() {
 	for _, f := range x.faults {
 		switch f.kind {
 		case late:
-			steps = append(steps, step{f.at, func() { x.p.Wire.Back.Store(int64(f.d)) }})
-			steps = append(steps, step{f.at + f.lasts, func() { x.p.Wire.Back.Store(0) }})
+			steps = append(steps, step{f.at, func() { x.p.Wire.Back.Store(int64(x.takes + f.d)) }})
+			steps = append(steps, step{f.at + f.lasts, func() { x.p.Wire.Back.Store(int64(x.takes)) }})
 		case lost:
 			steps = append(steps, step{f.at, func() { x.p.Wire.Cut.Store(x.p.Wire.Calls() + 1) }})
 		case away:

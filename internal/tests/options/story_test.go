@@ -13,8 +13,9 @@ import (
 
 // A story is what happens to one to three limiters. It is data: the same story can be run again.
 type story struct {
-	oneStep  bool     // the names of the limiters have a common slot
-	client   []string // options of the client
+	oneStep  bool          // the names of the limiters have a common slot
+	takes    time.Duration // what each reply takes
+	client   []string      // options of the client
 	limiters []settings
 	asks     []ask // in the order of time
 	faults   []fault
@@ -47,7 +48,7 @@ const (
 
 func (s *story) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "one step: %v, client: %v\n", s.oneStep, s.client)
+	fmt.Fprintf(&b, "one step: %v, a reply takes %v, client: %v\n", s.oneStep, s.takes, s.client)
 	for i, l := range s.limiters {
 		fmt.Fprintf(&b, "limiter %d: %v\n", i, l)
 	}
@@ -95,14 +96,14 @@ var (
 
 // drawStory draws a story. It prefers requests that overlap, and values at edges.
 func drawStory(t *rapid.T) *story {
-	s := &story{oneStep: !chance(t, "slots", 4)}
+	s := &story{oneStep: !chance(t, "slots", 2), takes: one(t, "reply", []time.Duration{0, ms, 0, 15 * ms})}
 	intervals := []time.Duration{time.Second, 3 * time.Second, 30 * time.Second, 100 * ms}
 	for range one(t, "limiters", []int{1, 2, 3, 2}) {
 		rate := rratelimiter.Rate{
 			Permits:  one(t, "rate", []int64{1, 10, 2, 3, 20, 1, 10, 2, 3, 0}),
 			Interval: one(t, "interval", intervals),
 		}
-		if chance(t, "keep-alive", 3) {
+		if chance(t, "keep-alive", 2) {
 			rate.KeepAlive = rate.Interval
 		}
 		s.limiters = append(s.limiters, drawOptions(t, rate, false))
@@ -136,7 +137,7 @@ func drawStory(t *rapid.T) *story {
 		at += one(t, "pause", pauses)
 		s.asks = append(s.asks, s.drawAsk(t, at))
 	}
-	for range one(t, "faults", []int{0, 1, 1, 2}) {
+	for range one(t, "faults", []int{0, 1, 0, 2}) {
 		f := fault{
 			at:   one(t, "fault at request", s.asks).at,
 			kind: one(t, "fault", []string{late, late, lost, away}),
@@ -172,7 +173,7 @@ func (s *story) drawAsk(t *rapid.T, at time.Duration) ask {
 		if l.has("WithInstalments") {
 			all = append(all, 10*r, 2*r+1, 2*r, r+1)
 		}
-		if chance(t, "beyond", 10) {
+		if chance(t, "beyond", 20) {
 			all = []int64{r + 1, 0}
 		}
 		return one(t, "n", all)
