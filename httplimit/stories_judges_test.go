@@ -440,48 +440,35 @@ func (p *play) explain(e *event, a Answer) {
 	if rate.Permits == 0 {
 		return
 	}
-	if a.Name == "main" && p.penalized(e) {
-		return
-	}
 	most, _ := p.sums(e, a.Name, e.decided)
-	waiting, later := false, false
+	waiting, soon := false, int64(0) // soon: of most, what is not back shortly before the end of the wait
 	// one call cannot check limits of which one is asked for more than its rate: a request then
 	// takes the permits of the first limit for a moment
 	apart := (p.shared && p.cost > p.rate.Permits || p.zero) && p.other.Permits > 0
 	for _, o := range p.events {
 		waiting = waiting || o != e && o.came <= e.decided && (o.decided > e.decided || apart && o.decided == e.decided)
-		later = later || o != e && o.decided > e.decided && o.decided <= e.decided+p.wait
+		if o != e && o.decided <= e.decided {
+			_, n, _ := p.taken(o, a.Name, e.decided+p.wait-time.Millisecond)
+			soon += n
+		}
 	}
-	if waiting { // permits are kept for requests that wait, or taken by one that another limit refuses
-		return
-	}
-	if a.Name == "main" && p.lease > 0 && most > 0 {
-		return // how much a lease has taken ahead is not told
-	}
-	if most+a.needs() <= rate.Permits {
+	penalized := func(latest time.Duration) bool { return a.Name == "main" && p.penalizedBy(e, latest) }
+	// a request of several limits can be refused by one after another one's penalty has begun
+	atOnce := e.decided == e.came && p.wait > 0 && p.other.Permits == 0 && !p.shadow && !p.limitShadow
+	switch {
+	case waiting: // permits are kept for requests that wait, or taken by one that another limit refuses
+	case a.Name == "main" && p.lease > 0 && most > 0: // how much a lease has taken ahead is not told
+	case most+a.needs() <= rate.Permits && !penalized(e.decided):
 		p.wrong("at %v: %s refused %d permits: %d of %d are taken, and no penalty follows from what counted",
 			e.decided, a.Name, a.Permits, most, rate.Permits)
-		return
-	}
-	// Below, only a request that was refused at once, by one limit, and that nobody else overtakes.
-	if p.wait == 0 || p.settles() || later || p.shadow || p.limitShadow || len(e.d.Refused()) > 1 ||
-		e.decided > e.came {
-		return
-	}
-	// with a wait, it could have had them
-	if soon, _ := p.sums(e, a.Name, e.decided+p.wait-time.Millisecond); soon+a.Permits <= rate.Permits && !p.faulty {
+	case soon+a.needs() <= rate.Permits && atOnce && !p.settles() && !p.faulty && !penalized(e.came-1):
 		p.wrong("at %v: %s refused %d permits at once, which are free within the wait of %v",
 			e.decided, a.Name, a.Permits, p.wait)
 	}
 }
 
-// penalized reports whether a refusal in the end that follows from what counted has begun a
-// penalty.
-func (p *play) penalized(e *event) bool {
-	return p.penalizedBy(e, e.decided)
-}
-
-// penalizedBy is penalized by a refusal that was decided at a time at the latest.
+// penalizedBy reports whether a refusal in the end that follows from what counted, and was decided
+// at a time at the latest, has begun a penalty.
 func (p *play) penalizedBy(e *event, latest time.Duration) bool {
 	for _, o := range p.events {
 		for _, a := range o.d.Answers {
