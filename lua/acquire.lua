@@ -77,7 +77,7 @@ if not general then
   config = fields
   if free then
     if new then
-      call('HSET', name, 'rate', string.format('%.0f', rate), 'interval', string.format('%.0f', interval), 'type', kind)
+      call('HSET', name, unpack(new))
     end
     if wanted <= free and call('ZADD', records, 'NX', score_text, record) == 1 then
       local left, taken = free - wanted, ARGV[3]
@@ -89,7 +89,14 @@ if not general then
       return { 0, rate, interval, left, next_us or 0, 6, 0, math.ceil(us), math.ceil(reset_us), -2, 0, 0 }
     end
     oldest = oldest or call('ZRANGE', records, expired_count, expired_count, 'WITHSCORES')
-    limiter = { name = name, value = value, records = records, rate = rate, interval = interval, keep_alive = 0 }
+    limiter = {
+      name = name,
+      value = value,
+      records = records,
+      rate = rate,
+      interval = interval,
+      keep_alive = keep_alive,
+    }
     state = {
       stored = stored,
       counted = counted,

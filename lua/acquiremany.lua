@@ -25,14 +25,14 @@
 local most_expired = 128 -- records of one limiter; more would take the call too long
 local now_text, now = ARGV[1], tonumber(ARGV[1])
 local whole_text = string.format('%.0f', math.ceil(now))
-local reply, read = {}, {} -- read: six a limiter, for the writes
+local reply, read = {}, {} -- read: seven a limiter, for the writes
 local granted = {} -- the first and the last limiter, from 0, of each call that all its limiters can grant
 local seen = {} -- records keys: what is read of a limiter is wrong after a grant of the same limiter
 local first, status = 0, 0 -- of the call so far: its first limiter, and the status
 for i = 0, #KEYS / 3 - 1 do
   local name, value, records, at = KEYS[3 * i + 1], KEYS[3 * i + 2], KEYS[3 * i + 3], 4 * i
   local configured_rate, flags = ARGV[at + 4] ~= '' and ARGV[at + 4], ARGV[at + 5]
-  local wanted, own, kept = tonumber(ARGV[at + 2]), 5 * i, 6 * i
+  local wanted, own, kept = tonumber(ARGV[at + 2]), 5 * i, 7 * i
   local telling = flags ~= '' and find(flags, NEXT, 1, true) and wanted
   --@include plain_read
   if expired_count and expired_count >= most_expired then
@@ -45,8 +45,8 @@ for i = 0, #KEYS / 3 - 1 do
   seen[records] = true
   reply[own + 1], reply[own + 2], reply[own + 3], reply[own + 4], reply[own + 5] =
     status, free and rate or 0, free and interval or 0, free and free - wanted or 0, next_us or 0
-  read[kept + 1], read[kept + 2], read[kept + 3], read[kept + 4], read[kept + 5], read[kept + 6] =
-    score_text, counted, expired_count, expired_permits, ttl, new
+  read[kept + 1], read[kept + 2], read[kept + 3], read[kept + 4], read[kept + 5], read[kept + 6], read[kept + 7] =
+    score_text, counted, expired_count, expired_permits, ttl, new, keep_alive
   if flags == '' or not find(flags, JOINT, 1, true) then
     if status == 0 then
       granted[#granted + 1], granted[#granted + 2] = first, i
@@ -58,21 +58,20 @@ for i = 0, #KEYS / 3 - 1 do
 end
 for call_at = 1, #granted, 2 do
   for i = granted[call_at], granted[call_at + 1] do
-    local value, records, n, kept, at = KEYS[3 * i + 2], KEYS[3 * i + 3], 5 * i, 6 * i, 4 * i
-    local counted, expired_count, expired_permits, ttl = read[kept + 2], read[kept + 3], read[kept + 4], read[kept + 5]
+    local name, value, records, n, at = KEYS[3 * i + 1], KEYS[3 * i + 2], KEYS[3 * i + 3], 5 * i, 4 * i
+    local score_text, counted, expired_count, expired_permits, ttl, new, keep_alive = unpack(read, 7 * i + 1, 7 * i + 7)
     local taken, record, left = ARGV[at + 2], ARGV[at + 3], reply[n + 4]
-    if read[kept + 6] then
-      local rate, interval = string.format('%.0f', reply[n + 2]), string.format('%.0f', reply[n + 3])
-      call('HSET', KEYS[3 * i + 1], 'rate', rate, 'interval', interval, 'type', '0')
+    if new then
+      call('HSET', name, unpack(new))
     end
-    if call('ZADD', records, 'NX', read[kept + 1], record) == 0 then
+    if call('ZADD', records, 'NX', score_text, record) == 0 then
       if i == granted[call_at] then
         reply[n + 1] = 10
         break -- nothing is written yet
       end
       --@include record
       --@include grant
-      add_record(records, next_prefix(string.sub(record, 1, -5)), tonumber(taken), read[kept + 1])
+      add_record(records, next_prefix(string.sub(record, 1, -5)), tonumber(taken), score_text)
     end
     --@include plain_write
   end

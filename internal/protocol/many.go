@@ -24,9 +24,14 @@ func KeysOfMany(args, keys []any) []any { return append(args, keys[0], keys[1], 
 // NowOfMany returns the argument that all calls have in common, for a time in µs since the epoch.
 func NowOfMany(now int64) any { return millisText(now) }
 
+// lateness (ms) is that of base.lua: scripts lengthen a keep-alive that is not longer than it and an
+// interval together.
+const lateness = 1000
+
 // plain reports whether the grants of a limiter with these options can be plain ones.
 func (o *Options) plain() bool {
-	return o.Bucket() == 0 && !o.RecordPerRequest && !o.ServerTime && o.Own.Type == 0 && o.Own.KeepAlive == 0
+	keepAlive := o.Own.KeepAlive == 0 || o.Own.KeepAlive-o.Own.Interval > lateness
+	return o.Bucket() == 0 && !o.RecordPerRequest && !o.ServerTime && o.Own.Type == 0 && keepAlive
 }
 
 // Plain reports whether a request with this ask may share a command: one record for all that is

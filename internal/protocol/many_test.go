@@ -281,7 +281,8 @@ func TestPlain(t *testing.T) {
 		{"records of requests", Options{RecordPerRequest: true}, one, 6, false},
 		{"the server's time", Options{ServerTime: true}, one, 6, false},
 		{"each client", Options{Own: Rate{Type: 1}}, one, 6, false},
-		{"a keep-alive", Options{Own: Rate{KeepAlive: 1}}, one, 6, false},
+		{"a keep-alive", Options{Own: Rate{Interval: 60_000, KeepAlive: 61_001}}, one, 6, true},
+		{"a keep-alive that may be lengthened", Options{Own: Rate{Interval: 60_000, KeepAlive: 61_000}}, one, 6, false},
 	} {
 		if got := test.o.Plain(test.ask, test.free); got != test.want {
 			t.Errorf("%s: %v", test.what, got)

@@ -4,6 +4,9 @@ local MAX_NUMBER = 1e15 -- scripts count with no more permits, and no longer tim
 local MAX_EXPIRED = redis.MAX_EXPIRED or 2000 -- records that leave in one call: a million must not block Redis
 local MAX_ADDED = 256 -- live records that a refusal adds up, and any call where the free permits are negative
 local MAX_RECORD = 4294967295 -- permits in one record
+-- how late (ms) a waiting process may call after permits have returned: timers, the network and
+-- repeated calls take time
+local LATENESS = 1000
 local FRACTIONS_BELOW = 200 -- ms: shorter intervals have scores exact to the µs
 
 -- Whole numbers go to Redis as text ('%.0f'), except ranks: Redis 7.2.0 to 7.2.4 write a number

@@ -1,10 +1,6 @@
 -- commit.lua: the writes that end a script. A script that grants adds its records before: a full
 -- server refuses that, and then nothing is written.
 
--- LATENESS is how late (ms) a waiting process may call after permits have returned: timers, the
--- network and repeated calls take time.
-local LATENESS = 1000
-
 -- commit writes the free permits if they changed, and removes the expired records.
 local function commit(limiter, state, free)
   if not state.counted then
