@@ -54,7 +54,13 @@ func (c *Client) newRequest(ctx context.Context, a *Ask, kind schedule.Kind) *re
 		r = &request{done: make(chan struct{}, 1)}
 	}
 	r.Request = schedule.Request{
-		N: a.N, Rest: a.Rest, Kind: kind, Detail: a.Detail, Next: a.Detail, Until: a.Until, End: a.Until, Owner: r,
+		Permits: protocol.Permits{First: a.N, Rest: a.Rest},
+		Kind:    kind,
+		Detail:  a.Detail,
+		Next:    a.Detail,
+		Until:   a.Until,
+		End:     a.Until,
+		Owner:   r,
 	}
 	r.ctx, r.source, r.sources = ctx, a.Source, a.Sources
 	return r

@@ -60,7 +60,13 @@ func (l *Limiter) DoWithRetry(ctx context.Context, t *script.Attempts, ask proto
 // Stay makes a call as for a caller that waits, which is refused whatever is free, so that Redis
 // keeps the limiter. It returns after which time that is to be repeated; 0: it has no keep-alive.
 func (l *Limiter) Stay(ctx context.Context) (time.Duration, error) {
-	ask := protocol.BatchAsk{Groups: []protocol.Group{{Size: protocol.MostPermits}, {Size: 1, Count: 1}}, Strict: 2}
+	ask := protocol.BatchAsk{
+		Groups: []protocol.Group{
+			{Permits: protocol.Permits{First: protocol.MostPermits}},
+			{Permits: protocol.Permits{First: 1}, Count: 1},
+		},
+		Strict: 2,
+	}
 	for {
 		g, err := within(ctx, l, func(ctx context.Context) (protocol.Reply, error) {
 			return l.DoWithRetry(ctx, new(script.Attempts), ask)
@@ -130,7 +136,7 @@ func (q *queue) undo(r *request) {
 	}
 	if r.Outcome.Allowed {
 		for i, l := range q.limiters {
-			n := r.Of(i)
+			n := *r.Permits.Of(i)
 			if r.Kind == schedule.UpTo {
 				n = r.Outcome.Taken
 			}

@@ -57,7 +57,7 @@ func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 			return result, nil
 		}
 	}
-	ask.Groups = append(ask.Groups, protocol.Group{Size: n, Count: 1})
+	ask.Groups = append(ask.Groups, protocol.Group{Permits: protocol.Permits{First: n}, Count: 1})
 	ask.Check, _ = l.unchecked()
 	denials := l.client.denyCache.Changes()
 	g, real, err := l.peek(ctx, ask)

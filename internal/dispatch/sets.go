@@ -59,7 +59,7 @@ func same(a, b *Limiter) bool { return a.Key() == b.Key() && a.settings == b.set
 // waits.
 func (r *request) reserve(set *queue) {
 	for i, l := range set.limiters {
-		res := &schedule.Reservation{N: r.Of(i), Owner: set}
+		res := &schedule.Reservation{N: *r.Permits.Of(i), Owner: set}
 		l.look(func(q *queue) {
 			q.schedule.Reserve(res, set.schedule.LastReservation(i))
 			q.client.lender.giveBackLater(q, q.ledger.Returns()) // what else follows can wait

@@ -266,18 +266,19 @@ func (s localBudget) decide(ask protocol.BatchAsk, retry time.Duration) protocol
 	blocked, behind := int64(0), len(ask.Groups)
 	for i, group := range ask.Groups {
 		var given int64
-		taken := group.Size
+		size := group.Permits.First
+		taken := size
 		switch {
 		case ask.UpTo:
-			given = min(group.Size, free)
+			given = min(size, free)
 			taken = 1
 		case group.Count == 0: // the process keeps no order between callers of a limiter and of a set
-		case group.Size > s.rate:
+		case size > s.rate:
 			given, taken = -1, 0
-		case group.Size <= s.limit && blocked == 0 && (i < ask.Strict || !ask.Partial):
-			given = min(group.Count, free/group.Size)
+		case size <= s.limit && blocked == 0 && (i < ask.Strict || !ask.Partial):
+			given = min(group.Count, free/size)
 			if i < ask.Strict && given < group.Count {
-				blocked, behind = group.Size, i+1
+				blocked, behind = size, i+1
 			}
 		}
 		s.Take(given * taken)
@@ -285,7 +286,7 @@ func (s localBudget) decide(ask protocol.BatchAsk, retry time.Duration) protocol
 		g.SetGranted(i, given)
 	}
 	for i, group := range ask.Groups {
-		wait := s.wait(group.Size, retry)
+		wait := s.wait(group.Permits.First, retry)
 		if i >= behind {
 			wait = max(wait, s.wait(blocked, retry))
 		}
@@ -311,14 +312,14 @@ func decideAll(budgets []localBudget, ask protocol.BatchAsk, retry time.Duration
 			n = min(n, 0)
 		}
 		for j, s := range budgets {
-			s.Take(max(n, 0) * group.Of(j))
+			s.Take(max(n, 0) * *group.Permits.Of(j))
 		}
 		blocked = blocked || i < ask.Strict && !waits && n >= 0 && n < group.Count
 		g.SetGranted(i, n)
 	}
 	for i, group := range ask.Groups {
 		for j, s := range budgets {
-			if size := group.Of(j); size > s.free() {
+			if size := *group.Permits.Of(j); size > s.free() {
 				g.SetWait(i, j, s.micros(s.wait(size, retry)))
 			}
 		}
@@ -341,7 +342,7 @@ func decideAll(budgets []localBudget, ask protocol.BatchAsk, retry time.Duration
 func together(budgets []localBudget, group protocol.Group) (n int64, waits bool) {
 	n = group.Count
 	for j, s := range budgets {
-		switch size := group.Of(j); {
+		switch size := *group.Permits.Of(j); {
 		case n > 0 && size > s.rate:
 			return int64(-1 - j), false
 		case n > 0:

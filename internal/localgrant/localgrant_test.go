@@ -33,7 +33,9 @@ func TestUntakeCountsWithinTheInterval(t *testing.T) {
 	l := &Limiter{Key: "l", Own: 10, Interval: time.Second, Fraction: 1}
 	start := time.Unix(1_700_000_000, 0)
 	take := func(at time.Time) int64 {
-		g, known := d.Decide([]*Limiter{l}, protocol.BatchAsk{Groups: []protocol.Group{{Size: 4, Count: 1}}}, at, time.Second)
+		g, known := d.Decide([]*Limiter{l},
+			protocol.BatchAsk{Groups: []protocol.Group{{Permits: protocol.Permits{First: 4}, Count: 1}}}, at,
+			time.Second)
 		if !known || g.At != at.UnixMicro() {
 			t.Fatalf("%+v, %v", g, known)
 		}
@@ -59,7 +61,7 @@ func TestAllowAllCountsItsGrants(t *testing.T) {
 	for most, decides := range map[int]bool{2: false, 3: true} {
 		d, now := &Limiters{Most: most}, time.Unix(1_700_000_000, 0)
 		decide := func(l *Limiter) int64 {
-			groups := []protocol.Group{{Size: 1, Count: 1}}
+			groups := []protocol.Group{{Permits: protocol.Permits{First: 1}, Count: 1}}
 			g, known := d.Decide([]*Limiter{l}, protocol.BatchAsk{Groups: groups}, now, time.Second)
 			if !known {
 				t.Fatalf("no decision on %s", l.Key)
@@ -68,7 +70,7 @@ func TestAllowAllCountsItsGrants(t *testing.T) {
 		}
 		busy, a, b := limiter("busy", time.Second), limiter("a", time.Minute), limiter("b", time.Second)
 		decide(busy)
-		group, granted := protocol.Group{Size: 1, Rest: []int64{1}, Count: 1}, int64(0)
+		group, granted := protocol.Group{Permits: protocol.Permits{First: 1, Rest: []int64{1}}, Count: 1}, int64(0)
 		g, known := d.Decide([]*Limiter{a, b}, protocol.BatchAsk{Groups: []protocol.Group{group}}, now, time.Second)
 		if known != decides {
 			t.Errorf("with room for %d limiters: %v", most, known)

@@ -608,7 +608,7 @@ var mutations = []mutation{
 	{file: "internal/schedule/batch.go", why: "callers behind one that takes instalments are asked for with it",
 		old: "|| b.full || q.wantsMore(r)", new: "|| b.full"},
 	{file: "internal/schedule/instalments.go", why: "who leaves is told of the last instalment alone",
-		old: "in.Taken += r.N", new: "in.Taken = r.N"},
+		old: "in.Taken += r.Permits.First", new: "in.Taken = r.Permits.First"},
 	{
 		file: "internal/schedule/instalments.go",
 		why:  "after an instalment of the whole rate, the next one is asked for at once", old: "if last < g.Rate {",
@@ -715,8 +715,8 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/allot.go",
 		why:  "each caller of a batch of AllowAll gets the remaining permits after the last one",
-		old:  "group: i, free: free.cloneIn(&memory)}",
-		new:  "group: i, free: sizes{free.first, free.rest[:len(free.rest)+0*len(memory)]}}",
+		old:  "			add(&one.free, free, 1)\n",
+		new:  "			one.free = free\n",
 	},
 	{
 		file: "internal/dispatch/serve.go",
@@ -952,18 +952,18 @@ var mutations = []mutation{
 
 	// Callers.
 	{file: "internal/schedule/allot.go", why: "permits of cancelled callers are not given to others",
-		old: "				spare.add(r.sizes(), 1)\n", new: ""},
+		old: "				add(&spare, r.Permits, 1)\n", new: ""},
 	{file: "internal/schedule/batch.go", why: "requests that do not wait overtake queued ones",
 		old: "MaxGroups, MaxRequests, b.Ask.Strict\n", new: "MaxGroups, MaxRequests, 0\n"},
 	{file: "internal/schedule/allot.go", why: "each caller of a batch gets the remaining permits after the last one",
-		old: "			free.add(r.sizes(), 1)\n", new: ""},
+		old: "			add(&free, r.Permits, 1)\n", new: ""},
 	{
 		file: "internal/schedule/allot.go",
 		why:  "a request that is refused in favour of queued callers is retried without end",
 		old:  "r.Kind != Wait && rest.batch.full && !g.Local())", new: "r.Kind != Wait)",
 	},
 	{file: "internal/schedule/allot.go", why: "permits of a cancelled caller skip a queued caller that needs more",
-		old: "case !rest.ahead && rest.spare.fit(r):", new: "case rest.spare.fit(r):"},
+		old: "case !rest.ahead && fits(r.Permits, rest.spare):", new: "case fits(r.Permits, rest.spare):"},
 	{file: "internal/schedule/outcome.go", why: "RetryAfter does not include the turn of the queued callers",
 		old: "max(o.RetryAfter, at.Sub(m.Clock))", new: "max(o.RetryAfter, 0)"},
 	{file: "internal/schedule/schedule.go", why: "a caller that leaves the queue delays the callers behind it",
@@ -1006,7 +1006,7 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/settle.go",
 		why:  "a caller that waited only for those in front asks late when they have gone",
-		old:  "if q.line.ready != r && free.fit(r) {", new: "if false && free.fit(r) {",
+		old:  "if q.line.ready != r && fits(r.Permits, free) {", new: "if false && fits(r.Permits, free) {",
 	},
 	{file: "lua/shared/refusal.lua", why: "waiting callers wait for permits that return late",
 		old: "math.min(TOGETHER, limiter.interval / TOGETHER_PART)", new: "TOGETHER"},
@@ -1255,7 +1255,7 @@ var mutations = []mutation{
 		new:  "//",
 	},
 	{file: "internal/schedule/schedule.go", why: "a request behind others may wait in vain until they are asked for",
-		old: "q.settings.FailFast && !r.End.IsZero() || !q.rates.fit(r)", new: "!q.rates.fit(r)"},
+		old: "q.settings.FailFast && !r.End.IsZero() || !fits(r.Permits, q.rates)", new: "!fits(r.Permits, q.rates)"},
 	{file: "internal/schedule/settle.go", why: "a request is refused for its turn though Redis may come back",
 		old: "if !q.settings.FailFast || g.Local() {", new: "if !q.settings.FailFast {"},
 	{file: "internal/schedule/settle.go", why: "the turns know no interval before the queue has slept",
@@ -1326,8 +1326,8 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/sets.go",
 		why:  "a set is refused for another one that may not need its permits yet",
-		old:  "f.Permits), f.Undated})",
-		new:  "f.Permits), false})",
+		old:  "inFront{permits, f.Undated})",
+		new:  "inFront{permits, false})",
 	},
 	{
 		file: "internal/dispatch/sets.go",
@@ -1362,7 +1362,7 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/settle.go",
 		why:  "a request above the rate that joined before this was known waits for its turn",
-		old:  "q.recheck = q.recheck || r.state.unasked() && r.Instalments == nil && !rates.fit(r)", new: "_ = r",
+		old:  "q.recheck = q.recheck || r.state.unasked() && r.Instalments == nil && !fits(r.Permits, rates)", new: "_ = r",
 	},
 	{file: "internal/schedule/reservation.go", why: "callers of a set leave free what others of their own set wait for",
 		old: "other.Owner != res.Owner && ", new: ""},
@@ -1401,7 +1401,7 @@ var mutations = []mutation{
 	{file: "internal/schedule/settle.go", why: "a request whose wait is not known is asked for behind later ones",
 		old: "slices.Insert(q.trying, place, r)", new: "slices.Insert(q.trying, len(q.trying), r)"},
 	{file: "internal/schedule/allot.go", why: "a request that is refused for a set in front asks again without end",
-		old: "		rest.free.add(sizes{g.Size, g.Rest}, -1)\n", new: ""},
+		old: "		add(&rest.free, g.Permits, -1)\n", new: ""},
 	{
 		file: "internal/schedule/outcome.go",
 		why:  "a request that does not wait, and is refused for a set, is told to come back at once",
@@ -1418,9 +1418,9 @@ var mutations = []mutation{
 	{file: "internal/schedule/request.go", why: "the longest wait of a set counts for each of its limiters",
 		old: "limiter == i+1 {", new: "limiter == i+1 && false {"},
 	{
-		file: "internal/schedule/sizes.go",
+		file: "internal/schedule/permits.go",
 		why:  "permits of callers that have left go to one whom another limiter refuses",
-		old:  "		if n > s.rest[i] {\n", new: "		if n > s.rest[i]+1000 {\n",
+		old:  "> *there.Of(limiter) {", new: "> *there.Of(limiter)+1000*int64(limiter) {",
 	},
 	{
 		file: "internal/schedule/sets.go",

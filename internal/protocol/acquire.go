@@ -21,20 +21,11 @@ var (
 	PeekRateScript = script.Load(lua.Files, "shared/peek", "shared/peekrate", "acquire")
 )
 
-// A Group is Count requests for Size permits each. If a call asks several limiters, Size is of the
-// first one, and Rest of the others. A group without requests keeps the permits free: callers in
-// front, whom another call asks for, wait for them.
+// A Group is Count requests for the same permits each. A group without requests keeps the permits
+// free: callers in front, whom another call asks for, wait for them.
 type Group struct {
-	Size, Count int64
-	Rest        []int64
-}
-
-// Of returns the size for a limiter, numbered from 0.
-func (g *Group) Of(limiter int) int64 {
-	if limiter == 0 {
-		return g.Size
-	}
-	return g.Rest[limiter-1]
+	Permits Permits
+	Count   int64
 }
 
 // A BatchAsk is what one call of acquire.lua is asked to do for groups of requests. Without groups
@@ -44,7 +35,7 @@ type BatchAsk struct {
 	// number of groups that stand in a queue; they come first: if one is refused, none behind it is
 	// granted, or keeps permits free
 	Strict  int
-	UpTo    bool  // grant a part of the only group's size rather than nothing
+	UpTo    bool  // grant a part of the only group's permits rather than nothing
 	Detail  bool  // return when permits will be free, if a request is refused
 	Next    bool  // return when the next permit returns, if all is granted
 	Rebuild bool  // finish a rebuild of the free permits
@@ -222,10 +213,10 @@ func (r *AcquireRequest) draw(e *Encoder, ask BatchAsk) {
 		if e.RecordPerRequest {
 			r.Records += g.Count
 		}
-		if g.Size > (math.MaxInt64-sum)/g.Count {
+		if g.Permits.First > (math.MaxInt64-sum)/g.Count {
 			sum = math.MaxInt64
 		} else {
-			sum += g.Size * g.Count
+			sum += g.Permits.First * g.Count
 		}
 	}
 	r.Records += idsOf(min(sum, math.MaxInt64-ask.Lease)+ask.Lease) - 1
@@ -264,7 +255,7 @@ func (r *AcquireRequest) setGroups(ask BatchAsk) {
 		}
 	}
 	for i, g := range ask.Groups {
-		set(2*i, g.Size)
+		set(2*i, g.Permits.First)
 		if i < ask.Strict {
 			set(2*i+1, -g.Count)
 		} else {

@@ -70,7 +70,7 @@ func (r *AllowAll) TakesOnce() bool {
 // wanted returns the permits of all requests of a member, at most the largest int64.
 func (r *AllowAll) wanted(i int) (sum int64) {
 	for _, g := range r.Ask.Groups {
-		size := g.Of(i)
+		size := *g.Permits.Of(i)
 		if g.Count > 0 && size > (math.MaxInt64-sum)/g.Count {
 			return math.MaxInt64
 		}
@@ -86,7 +86,7 @@ func (r *AllowAll) draw(i int) {
 	if m.RecordPerRequest {
 		m.ids = 0
 		for _, g := range r.Ask.Groups {
-			m.ids += g.Count * idsOf(g.Of(i))
+			m.ids += g.Count * idsOf(*g.Permits.Of(i))
 		}
 	}
 	var memory [64]byte
@@ -134,7 +134,7 @@ func (r *AllowAll) Args(args []any, find bool) []any {
 			args = append(args, "", "")
 		}
 		for _, g := range r.Ask.Groups {
-			args = append(args, g.Of(i))
+			args = append(args, *g.Permits.Of(i))
 		}
 	}
 	return args

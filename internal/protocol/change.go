@@ -213,9 +213,11 @@ func (r Repair) Reply(reply []int64) (Repaired, error) {
 	case done.Was != right && done.Records == 0:
 		done.Fault = repairs[5].text
 	case done.Was > right:
-		done.Fault = fmt.Sprintf("free permits and those in records together were %d more than the rate", done.Was-right)
+		done.Fault = fmt.Sprintf("free permits and those in records together were %d more than the rate",
+			done.Was-right)
 	case done.Was < right:
-		done.Fault = fmt.Sprintf("free permits and those in records together were %d less than the rate", right-done.Was)
+		done.Fault = fmt.Sprintf("free permits and those in records together were %d less than the rate",
+			right-done.Was)
 	}
 	return done, nil
 }

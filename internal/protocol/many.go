@@ -41,10 +41,10 @@ func (o *Options) Plain(ask BatchAsk, free int64) bool {
 		return false
 	}
 	for _, g := range ask.Groups {
-		if g.Count == 0 || g.Size > free/g.Count {
+		if g.Count == 0 || g.Permits.First > free/g.Count {
 			return false
 		}
-		free -= g.Size * g.Count
+		free -= g.Permits.First * g.Count
 	}
 	return true
 }

@@ -67,10 +67,11 @@ func FuzzAcquireMany(f *testing.F) {
 		for i := range requests {
 			requests[i].Next(RecentIDs{})
 			args = requests[i].ArgsOfMany(
-				args, &encoders[i], BatchAsk{Groups: []Group{{Size: size, Count: 1}}, Check: bits&8 > 0}, now,
+				args, &encoders[i],
+				BatchAsk{Groups: []Group{{Permits: Permits{First: size}, Count: 1}}, Check: bits&8 > 0}, now,
 			)
 		}
-		ask := BatchAsk{Groups: []Group{{Size: size, Count: 1, Rest: []int64{1}}}}
+		ask := BatchAsk{Groups: []Group{{Permits: Permits{First: size, Rest: []int64{1}}, Count: 1}}}
 		var joint AllowAll
 		joint.Next(limiters-singles, &ask)
 		for i := range joint.Parts {
@@ -154,11 +155,12 @@ func TestSharedCommandWithATakenID(t *testing.T) {
 		)
 		var single AcquireRequest
 		single.Next(RecentIDs{})
-		ask := BatchAsk{Groups: []Group{{Size: 1, Count: 1, Rest: []int64{2}}}}
+		ask := BatchAsk{Groups: []Group{{Permits: Permits{First: 1, Rest: []int64{2}}, Count: 1}}}
 		var joint AllowAll
 		joint.Next(2, &ask)
 		joint.Parts[0].Encoder, joint.Parts[1].Encoder = &e, &e
-		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e, BatchAsk{Groups: []Group{{Size: 3, Count: 1}}}, now)
+		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e,
+			BatchAsk{Groups: []Group{{Permits: Permits{First: 3}, Count: 1}}}, now)
 		args = joint.ArgsOfMany(args, now)
 		var keys []any
 		for i := range 3 {
@@ -210,11 +212,12 @@ func TestSharedCommandTellsTheNextPermit(t *testing.T) {
 		)
 		var single AcquireRequest
 		single.Next(RecentIDs{})
-		ask := BatchAsk{Groups: []Group{{Size: 1, Count: 1}}}
+		ask := BatchAsk{Groups: []Group{{Permits: Permits{First: 1}, Count: 1}}}
 		var joint AllowAll
 		joint.Next(1, &ask)
 		joint.Parts[0].Encoder = &e
-		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e, BatchAsk{Groups: []Group{{Size: 1, Count: 1}}, Next: next},
+		args := single.ArgsOfMany([]any{NowOfMany(now)}, &e,
+			BatchAsk{Groups: []Group{{Permits: Permits{First: 1}, Count: 1}}, Next: next},
 			now)
 		args = joint.ArgsOfMany(args, now)
 		var keys []any
@@ -243,7 +246,7 @@ func TestSharedCommandTellsTheNextPermit(t *testing.T) {
 
 // TestPlain: what may share a command.
 func TestPlain(t *testing.T) {
-	one := BatchAsk{Groups: []Group{{Size: 2, Count: 3}}}
+	one := BatchAsk{Groups: []Group{{Permits: Permits{First: 2}, Count: 3}}}
 	for _, test := range []struct {
 		what string
 		o    Options
@@ -257,7 +260,12 @@ func TestPlain(t *testing.T) {
 		{
 			"two groups",
 			Options{},
-			BatchAsk{Groups: []Group{{Size: 2, Count: 3}, {Size: math.MaxInt64, Count: 1}}},
+			BatchAsk{
+				Groups: []Group{
+					{Permits: Permits{First: 2}, Count: 3},
+					{Permits: Permits{First: math.MaxInt64}, Count: 1},
+				},
+			},
 			6,
 			false,
 		},
@@ -269,7 +277,7 @@ func TestPlain(t *testing.T) {
 		{
 			"a group that keeps permits free",
 			Options{},
-			BatchAsk{Groups: []Group{{Size: 1}, {Size: 1, Count: 1}}},
+			BatchAsk{Groups: []Group{{Permits: Permits{First: 1}}, {Permits: Permits{First: 1}, Count: 1}}},
 			6,
 			false,
 		},

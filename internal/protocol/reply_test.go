@@ -26,7 +26,7 @@ func sent(o Options, now int64, groups ...Group) (*AcquireRequest, *Encoder) {
 func TestAcquireReplies(t *testing.T) {
 	const now, later = 1_700_000_000_000_300, 1_700_000_000_002_300
 	const ms = time.Millisecond
-	one := Group{Size: 2, Count: 3}
+	one := Group{Permits: Permits{First: 2}, Count: 3}
 	for name, of := range map[string]struct {
 		options Options
 		reply   []int64
@@ -156,7 +156,7 @@ func TestAcquireReplies(t *testing.T) {
 			t.Errorf("%s: %+v, %v\nwant %+v", name, got, err, of.want)
 		}
 		for i, want := range of.granted {
-			if n := got.Granted(i, Group{Size: 1, Count: []int64{3, 7}[i]}); n != want {
+			if n := got.Granted(i, Group{Permits: Permits{First: 1}, Count: []int64{3, 7}[i]}); n != want {
 				t.Errorf("%s: %d of group %d granted, want %d", name, n, i, want)
 			}
 		}
@@ -250,9 +250,9 @@ func TestAllowAllReplies(t *testing.T) {
 	_, e := sent(Options{}, 1)
 	r := AllowAll{Parts: []Part{{Encoder: e}, {Encoder: e}}}
 	groups := []Group{
-		{Size: 1, Count: 5, Rest: []int64{2}},
-		{Size: 3, Count: 6, Rest: []int64{4}},
-		{Size: 5, Count: 7, Rest: []int64{6}},
+		{Permits: Permits{First: 1, Rest: []int64{2}}, Count: 5},
+		{Permits: Permits{First: 3, Rest: []int64{4}}, Count: 6},
+		{Permits: Permits{First: 5, Rest: []int64{6}}, Count: 7},
 	}
 	figures := []int64{11, 12, 13, 14, 15, 0, 16, 17, 18, 21, 22, 23, 24, 0, int64(Many), 26, -2, 0}
 	const us = time.Microsecond
@@ -491,7 +491,7 @@ func TestTimesThatAreTooLong(t *testing.T) {
 func TestAllowAllSearchesFromTheServersTime(t *testing.T) {
 	_, e := sent(Options{ServerTime: true}, 1)
 	e.served.Store(0)
-	r, ask := AllowAll{Parts: []Part{{Encoder: e}}}, BatchAsk{Groups: []Group{{Size: 1, Count: 1}}}
+	r, ask := AllowAll{Parts: []Part{{Encoder: e}}}, BatchAsk{Groups: []Group{{Permits: Permits{First: 1}, Count: 1}}}
 	for _, replied := range []int64{0, 1_700_000_000_000_000, 1_700_000_060_000_000} {
 		if replied > 0 {
 			if _, _, err := r.Reply(&script.Attempts{},

@@ -25,9 +25,9 @@ const (
 type allotment struct {
 	request *Request
 	verdict verdict
-	group   int           // of the batch
-	free    sizes         // permits that are free after a grant
-	wait    time.Duration // of a refused request
+	group   int              // of the batch
+	free    protocol.Permits // permits that are free after a grant
+	wait    time.Duration    // of a refused request
 }
 
 // allot returns the verdicts on all requests of a batch, and how many permits callers that have
@@ -42,21 +42,22 @@ type allotment struct {
 // were granted and the next batch is sent for the rest of the queue in any case.
 func allot(
 	all []allotment, b *Batch, g *protocol.Reply, now, since time.Time, line *turns,
-) (verdicts []allotment, spare sizes) {
+) (verdicts []allotment, spare protocol.Permits) {
 	free := freeOf(g)
-	spare.rest = make([]int64, len(free.rest))
-	memory := make([]int64, 0, b.requests*len(free.rest)) // of what is free after each grant
+	spare = protocol.Same(free.Len(), int64(0))
+	memory := make([]int64, 0, b.requests*len(free.Rest)) // of what is free after each grant
 	// backwards, so that the permits left after each request are known
 	for i := len(b.members) - 1; i >= 0; i-- {
 		for at := int(g.Granted(i, b.Ask.Groups[i])) - 1; at >= 0; at-- {
 			r := b.members[i][at]
-			one := allotment{request: r, group: i, free: free.cloneIn(&memory)}
+			one := allotment{request: r, group: i, free: protocol.In(&memory, free.Len())}
+			add(&one.free, free, 1)
 			if r.state == Abandoned {
 				one.verdict = left
-				spare.add(r.sizes(), 1)
+				add(&spare, r.Permits, 1)
 			}
 			all = append(all, one)
-			free.add(r.sizes(), 1)
+			add(&free, r.Permits, 1)
 		}
 	}
 	rest, remains := remainder{batch: b, reply: g, now: now, spare: spare, free: freeOf(g), rates: ratesOf(g)},
@@ -80,7 +81,7 @@ func allot(
 				one.wait = due.Sub(since)
 			}
 			rest.ahead = rest.ahead ||
-				r.Kind == Wait && (one.verdict == waits || one.verdict == again) && rest.rates.fit(r)
+				r.Kind == Wait && (one.verdict == waits || one.verdict == again) && fits(r.Permits, rest.rates)
 			all = append(all, one)
 		}
 	}
@@ -92,9 +93,9 @@ type remainder struct {
 	batch *Batch
 	reply *protocol.Reply
 	now   time.Time
-	spare sizes // permits granted to callers that have left
-	free  sizes // permits that requests may ask for again
-	rates sizes
+	spare protocol.Permits // permits granted to callers that have left
+	free  protocol.Permits // permits that requests may ask for again
+	rates protocol.Permits
 	ahead bool // a waiting request in front is not granted
 	// Redis kept permits free of the group, and it is not known yet from when on they are kept
 	undated bool
@@ -104,7 +105,7 @@ type remainder struct {
 // it.
 func (rest *remainder) group(i int, g protocol.Group) {
 	if g.Count == 0 {
-		rest.free.add(sizes{g.Size, g.Rest}, -1)
+		add(&rest.free, g.Permits, -1)
 	}
 	rest.ahead = rest.ahead || rest.batch.Ask.Partial && i >= rest.batch.Ask.Strict
 	rest.undated = rest.batch.undated > 0 && i >= rest.batch.undated && !rest.reply.Local()
@@ -113,7 +114,7 @@ func (rest *remainder) group(i int, g protocol.Group) {
 // inTurn is verdict for a request that waits in a line. It also returns when its permits are free.
 // A request that would wait in vain is refused, and its permits are free at its turn.
 func (rest *remainder) inTurn(group int, r *Request, due time.Time, line *turns) (verdict, time.Time) {
-	free, own := rest.free.clone(), line.next(r.N, due)
+	free, own := rest.free.Clone(), line.next(r.Permits.First, due)
 	v := rest.verdict(group, r, due)
 	if in := r.Instalments; in != nil {
 		own.at = own.at.Add(in.after(line.rate, line.interval))
@@ -149,19 +150,20 @@ func (rest *remainder) byInstalments(
 func (rest *remainder) verdict(group int, r *Request, due time.Time) verdict {
 	g := rest.reply
 	switch {
-	case !rest.ahead && rest.spare.fit(r):
-		rest.spare.add(r.sizes(), -1)
+	case !rest.ahead && fits(r.Permits, rest.spare):
+		add(&rest.spare, r.Permits, -1)
 		return granted
 	case g.Undecided(group) && (r.Kind != Wait || r.mayWait(rest.now)):
 		return again
-	case rest.free.fit(r) && (r.Kind == Wait && !r.last || r.Kind != Wait && rest.batch.full && !g.Local()):
+	case fits(r.Permits, rest.free) && (r.Kind == Wait && !r.last || r.Kind != Wait && rest.batch.full && !g.Local()):
 		// a caller in front has left, or the next batch is sent for the rest of the queue in any
 		// case
-		rest.free.add(r.sizes(), -1)
+		add(&rest.free, r.Permits, -1)
 		return again
 	case r.mayWait(due) || rest.undated && r.mayWait(rest.now):
-		if rest.rates.fit(r) { // a request above the local limit waits for Redis, and does not block those behind it
-			rest.free = sizes{rest: make([]int64, len(rest.free.rest))}
+		// a request above the local limit waits for Redis, and does not block those behind it
+		if fits(r.Permits, rest.rates) {
+			rest.free = protocol.Same(rest.free.Len(), int64(0))
 		}
 		return waits
 	}

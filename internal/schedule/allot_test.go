@@ -23,14 +23,14 @@ type caller string
 func (c caller) request() *Request {
 	r := &Request{standing: standing{state: InFlight}}
 	var rest string
-	if n, _ := fmt.Sscanf(string(c), "%d%s", &r.N, &rest); n == 0 {
+	if n, _ := fmt.Sscanf(string(c), "%d%s", &r.Permits.First, &rest); n == 0 {
 		panic(c)
 	}
 	if strings.HasPrefix(rest, "/") {
-		r.Rest = make([]int64, 1)
+		r.Permits.Rest = make([]int64, 1)
 		other := rest
 		rest = ""
-		_, _ = fmt.Sscanf(other, "/%d%s", &r.Rest[0], &rest)
+		_, _ = fmt.Sscanf(other, "/%d%s", &r.Permits.Rest[0], &rest)
 	}
 	for _, letter := range rest {
 		switch letter {
@@ -65,14 +65,14 @@ func (b *Batch) carry(callers string) {
 		members = nil
 	}
 	b.members = append(b.members, members)
-	b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: first.N, Rest: first.Rest, Count: int64(len(members))})
+	b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Permits: first.Permits, Count: int64(len(members))})
 	b.Ask.Strict += oneIf(first.Kind == Wait)
 }
 
-// text returns the numbers with slashes between.
-func (s *sizes) text() string {
-	text := fmt.Sprint(s.first)
-	for _, n := range s.rest {
+// textOf returns numbers of permits with slashes between.
+func textOf(p protocol.Permits) string {
+	text := fmt.Sprint(p.First)
+	for _, n := range p.Rest {
 		text += fmt.Sprint("/", n)
 	}
 	return text
@@ -269,7 +269,7 @@ func TestAllot(t *testing.T) {
 		for _, one := range all {
 			text := verdictNames[one.verdict]
 			if one.verdict == granted {
-				text += " " + one.free.text()
+				text += " " + textOf(one.free)
 			}
 			in[one.request] = text
 		}
@@ -280,8 +280,8 @@ func TestAllot(t *testing.T) {
 			}
 		}
 		nobody := ""
-		if spare.any() {
-			nobody = spare.text()
+		if spare.Any(func(n int64) bool { return n > 0 }) {
+			nobody = textOf(spare)
 		}
 		if got := strings.Join(texts, ", "); got != c.want || nobody != c.spare {
 			t.Errorf("%s: %s, and %q for nobody; want %s, and %q", c.name, got, nobody, c.want, c.spare)

@@ -101,7 +101,7 @@ func (b *Batch) add(r *Request, perRequest bool) bool {
 			return false
 		}
 		b.members = oneMore(b.members)
-		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: r.N, Rest: r.Rest})
+		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Permits: r.Permits})
 		if r.Kind == Wait {
 			b.Ask.Strict++
 		}
@@ -119,21 +119,21 @@ func (b *Batch) add(r *Request, perRequest bool) bool {
 // carries reports whether a group is of requests for as many permits as r wants.
 func (b *Batch) carries(group int, r *Request) bool {
 	g := &b.Ask.Groups[group]
-	return g.Size == r.N && g.Count > 0 && slices.Equal(g.Rest, r.Rest)
+	return g.Count > 0 && protocol.Equal(g.Permits, r.Permits)
 }
 
 // keep adds a group that keeps permits free of the requests behind it, and reports whether there
 // was room.
 func (b *Batch) keep(front inFront) bool {
 	n := front.permits
-	if !n.any() {
+	if !n.Any(func(n int64) bool { return n > 0 }) {
 		return true
 	}
 	if len(b.members) >= MaxGroups-1 {
 		return false
 	}
 	b.members = oneMore(b.members)
-	b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: n.first, Rest: n.rest})
+	b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Permits: n})
 	b.Ask.Strict++
 	if front.undated && b.undated == 0 {
 		b.undated = len(b.members)
@@ -226,12 +226,12 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 		default:
 			q.looksAgain(r, m.Clock)
 			if q.settings.Limiters == 1 {
-				front.permits.first, front.undated = q.reserved(m.Clock, place, r.place)
+				front.permits.First, front.undated = q.reserved(m.Clock, place, r.place)
 			}
-			may := !room.below() || upTo != nil
+			may := !room.Any(func(n int64) bool { return n < 0 }) || upTo != nil
 			b.full = may && !(b.keep(front) && b.add(r, q.settings.RecordPerRequest))
 			b.Ask.Partial = !may || b.full || q.wantsMore(r)
-			room.add(r.sizes(), -1)
+			add(&room, r.Permits, -1)
 			front, place = inFront{}, r.place
 		}
 		if r == upTo {
@@ -252,7 +252,7 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 func (q *Queue) carryTrying(m Moment, b *Batch, place int64) {
 	if len(q.trying) > 0 && !b.Ask.Partial {
 		kept, undated := q.reserved(m.Clock, place, math.MaxInt64)
-		b.Ask.Partial = !b.keep(inFront{sizes{first: kept}, undated})
+		b.Ask.Partial = !b.keep(inFront{protocol.Permits{First: kept}, undated})
 	}
 	added := 0
 	for _, r := range q.trying {
@@ -280,15 +280,15 @@ func (q *Queue) leaves(r *Request) bool {
 // room returns how many permits the waiting requests may ask for now in addition to those of the
 // first one; if one number is below 0, none may ask. Exception: the requests up to upTo, if it is
 // not nil, may ask in any case.
-func (q *Queue) room(m Moment) (permits sizes, upTo *Request) {
-	permits = unlimited(q.settings.Limiters)
+func (q *Queue) room(m Moment) (permits protocol.Permits, upTo *Request) {
+	permits = protocol.Same[int64](q.settings.Limiters, math.MaxInt64)
 	next, yields := q.line.ready, false
 	if next == nil {
 		return permits, nil
 	}
 	for i := range q.pacer.members {
 		if one := &q.pacer.members[i]; m.Clock.Before(one.yieldUntil) {
-			permits.set(i, one.share.Room(m.Clock, next.Of(i)))
+			*permits.Of(i) = one.share.Room(m.Clock, *next.Permits.Of(i))
 			yields = true
 		}
 	}

@@ -30,16 +30,16 @@ type Instalments struct {
 // no such requests.
 func (r *Request) split(n int64) {
 	if in := r.Instalments; in != nil && n > 0 && n < math.MaxInt64 {
-		all := r.N + in.Left
-		r.N = min(all, n)
-		in.Left = all - r.N
+		all := r.Permits.First + in.Left
+		r.Permits.First = min(all, n)
+		in.Left = all - r.Permits.First
 	}
 }
 
 // wantsMore reports whether r will ask for more permits after its next ones, so that no request
 // behind it may be asked for yet.
 func (q *Queue) wantsMore(r *Request) bool {
-	return r.Instalments != nil && (r.Instalments.Left > 0 || !q.rates.fit(r))
+	return r.Instalments != nil && (r.Instalments.Left > 0 || !fits(r.Permits, q.rates))
 }
 
 // end returns until when r must have its next permits, so that its last ones are in time.
@@ -53,7 +53,7 @@ func (r *Request) end() time.Time {
 // takesLess reports whether the first waiting request, which is refused, asks at once for those
 // permits that are free.
 func (q *Queue) takesLess(r *Request, g *protocol.Reply) bool {
-	if r.Instalments == nil || r != q.line.first || g.Local() || g.Free <= 0 || g.Free >= r.N {
+	if r.Instalments == nil || r != q.line.first || g.Local() || g.Free <= 0 || g.Free >= r.Permits.First {
 		return false
 	}
 	r.split(g.Free)
@@ -66,7 +66,7 @@ func (q *Queue) judges(r *Request) bool { return q.settings.FailFast && !r.End.I
 // first lets a request for more than the rate ask for its first instalment.
 func (q *Queue) first(r *Request, rate int64) {
 	if in := r.Instalments; q.judges(r) && in.Taken == 0 {
-		r.split((r.N+in.Left-1)%rate + 1)
+		r.split((r.Permits.First+in.Left-1)%rate + 1)
 	} else {
 		r.split(rate)
 	}
@@ -83,7 +83,7 @@ func (q *Queue) dateLast(r *Request, g *protocol.Reply) {
 // last one would be too late when the first one is taken at a time.
 func (q *Queue) looksAgain(r *Request, now time.Time) {
 	if in := r.Instalments; in != nil && q.judges(r) && in.Taken == 0 && !now.Before(r.end()) {
-		r.N, in.Left = r.N+in.Left, 0
+		r.Permits.First, in.Left = r.Permits.First+in.Left, 0
 	}
 }
 
@@ -95,12 +95,12 @@ func (q *Queue) goesOn(m Moment, r *Request, g *protocol.Reply) (goes bool, late
 	if in == nil {
 		return false, late
 	}
-	in.Taken += r.N
+	in.Taken += r.Permits.First
 	if in.Left == 0 {
 		return false, late
 	}
-	last := r.N
-	r.N = 0
+	last := r.Permits.First
+	r.Permits.First = 0
 	if last < g.Rate {
 		r.split(min(2*last, g.Rate))
 		r.free = time.Time{}

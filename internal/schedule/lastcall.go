@@ -3,6 +3,8 @@ package schedule
 import (
 	"iter"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
 // lastcall.go limits how long a queue leaves free permits to other clients: that must cost no
@@ -29,8 +31,8 @@ func lastCall(free, end time.Time, took time.Duration) time.Time {
 // those of the requests in front are free.
 func (q *Queue) lastCalls(before time.Time) iter.Seq2[*Request, time.Time] {
 	return func(yield func(*Request, time.Time) bool) {
-		var free time.Time // no permits for r are free before
-		var sum sizes      // for r and the requests in front
+		var free time.Time       // no permits for r are free before
+		var sum protocol.Permits // for r and the requests in front
 		returned := make([]func(int64) time.Time, q.settings.Limiters)
 		for i := range returned {
 			returned[i] = q.pacer.members[i].share.Returned()
@@ -45,14 +47,14 @@ func (q *Queue) lastCalls(before time.Time) iter.Seq2[*Request, time.Time] {
 			if !free.Before(before) {
 				return
 			}
-			sum.add(r.sizes(), 1)
+			add(&sum, r.Permits, 1)
 			vain := !free.Before(r.end())
 			for i, returned := range returned {
-				n := sum.of(i)
-				if n > max(r.Of(i), q.rates.of(i)) {
+				n, rate := *sum.Of(i), *q.rates.Of(i)
+				if n > max(*r.Permits.Of(i), rate) {
 					return
 				}
-				vain = vain || n > r.Of(i) && returned(q.rates.of(i)-n).After(r.end())
+				vain = vain || n > *r.Permits.Of(i) && returned(rate-n).After(r.end())
 			}
 			if vain {
 				continue

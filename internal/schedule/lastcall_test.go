@@ -39,10 +39,14 @@ type leaving struct {
 // refused or are in flight.
 func newQueue(callers ...leaving) (*Queue, []*Request) {
 	q := New(Settings{Linger: LingerThreshold, Jitter: func(d time.Duration) time.Duration { return 0 }})
-	q.rates.first = 10
+	q.rates.First = 10
 	var all []*Request
 	for _, caller := range callers {
-		r := &Request{N: caller.n, Kind: Wait, standing: standing{free: start.Add(caller.free), state: Refused}}
+		r := &Request{
+			Permits:  protocol.Permits{First: caller.n},
+			Kind:     Wait,
+			standing: standing{free: start.Add(caller.free), state: Refused},
+		}
 		if caller.inFlight {
 			r.state, r.batch = InFlight, new(Batch)
 		}

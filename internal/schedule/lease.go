@@ -64,7 +64,7 @@ func (q *Queue) draft(b *Batch) lease.Draft {
 	const most = 1 << 31
 	asked := int64(0)
 	for _, g := range b.Ask.Groups {
-		asked = min(asked+min(g.Size, most)*g.Count, most)
+		asked = min(asked+min(g.Permits.First, most)*g.Count, most)
 	}
 	may := !b.Changing && !b.Ask.Partial && !q.Redisson() && q.detached == 0 && !q.wanted()
 	return lease.Draft{Callers: b.requests, Asked: asked, May: may}

@@ -59,8 +59,8 @@ type Result struct {
 
 // grant returns the outcome of a grant, after which so many permits are free. It uses memory for
 // outcomes.
-func grant(g *protocol.Reply, free sizes, outcomes *[]MemberOutcome) Outcome {
-	o := Outcome{Result: Result{true, g.Rate, free.first, 0, g.NextAfter, g.ResetAfter}, At: g.At, Local: g.Local()}
+func grant(g *protocol.Reply, free protocol.Permits, outcomes *[]MemberOutcome) Outcome {
+	o := Outcome{Result: Result{true, g.Rate, free.First, 0, g.NextAfter, g.ResetAfter}, At: g.At, Local: g.Local()}
 	if len(g.Others) == 0 {
 		return o
 	}
@@ -68,7 +68,7 @@ func grant(g *protocol.Reply, free sizes, outcomes *[]MemberOutcome) Outcome {
 	for i := range g.Others {
 		m := &g.Others[i]
 		*outcomes = append(*outcomes,
-			MemberOutcome{Result{true, m.Rate, free.rest[i], 0, m.NextAfter, m.ResetAfter}, m.At})
+			MemberOutcome{Result{true, m.Rate, free.Rest[i], 0, m.NextAfter, m.ResetAfter}, m.At})
 	}
 	o.others = (*outcomes)[from:]
 	return o
@@ -106,7 +106,7 @@ func oneIf(is bool) int {
 func (q *Queue) remember(m Moment, b *Batch, g *protocol.Reply) {
 	for _, r := range b.Settled {
 		if o := &r.Outcome; r.Kind == Try && !o.Allowed && o.Err == nil {
-			if refusal, holds := q.Refusal(m, r.N, o.Result, g); holds {
+			if refusal, holds := q.Refusal(m, r.Permits.First, o.Result, g); holds {
 				b.Refusals = append(b.Refusals, refusal)
 			}
 		}
@@ -135,9 +135,9 @@ func (q *Queue) correct(m Moment, b *Batch, local bool) {
 			continue
 		}
 		o := &r.Outcome
-		o.Result = q.Corrected(m, r.N, o.Result, local)
+		o.Result = q.Corrected(m, r.Permits.First, o.Result, local)
 		for i := range o.others {
-			o.others[i].Result = q.Corrected(m, r.Rest[i], o.others[i].Result, local)
+			o.others[i].Result = q.Corrected(m, r.Permits.Rest[i], o.others[i].Result, local)
 		}
 	}
 }

@@ -180,7 +180,7 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	for i := range p.members {
 		one, of := &p.members[i], g.Of(i)
 		one.kept = Kept(of)
-		one.yieldUntil = one.share.Divide(of.Shared(), since, next.free.Sub(since), next.Of(i))
+		one.yieldUntil = one.share.Divide(of.Shared(), since, next.free.Sub(since), *next.Permits.Of(i))
 		if next.FreeAt(i).After(since) { // else it is about a request behind next
 			together = max(together, of.Together)
 		}
@@ -238,7 +238,7 @@ func (q *Queue) turn(m Moment, r *Request) (time.Time, Cause) {
 	ready, yields := at, false
 	for i := range q.pacer.members {
 		if one := &q.pacer.members[i]; at.Before(one.yieldUntil) {
-			ready, yields = latest(ready, one.share.Ready(at, one.yieldUntil, r.Of(i))), true
+			ready, yields = latest(ready, one.share.Ready(at, one.yieldUntil, *r.Permits.Of(i))), true
 		}
 	}
 	if yields {

@@ -94,23 +94,23 @@ func (w *world) serve(b *Batch) (g protocol.Reply) {
 		if i >= b.Ask.Strict && b.Ask.Partial {
 			blocked = true
 		}
-		free, at := w.free(group.Size)
-		n := min(group.Count, free/group.Size)
+		free, at := w.free(group.Permits.First)
+		n := min(group.Count, free/group.Permits.First)
 		switch {
 		case b.Ask.UpTo:
-			n = min(group.Size, free)
+			n = min(group.Permits.First, free)
 			w.grants = append(w.grants, grantOf{n, w.m.Clock.Add(w.interval)})
 			g.SetGranted(i, n)
 			continue
-		case group.Size > w.rate:
+		case group.Permits.First > w.rate:
 			g.SetGranted(i, -1)
 			continue
 		case blocked:
 			n = 0
 		}
 		if n > 0 {
-			w.grants = append(w.grants, grantOf{n * group.Size, w.m.Clock.Add(w.interval)})
-			_, at = w.free(group.Size)
+			w.grants = append(w.grants, grantOf{n * group.Permits.First, w.m.Clock.Add(w.interval)})
+			_, at = w.free(group.Permits.First)
 		}
 		g.SetGranted(i, n)
 		if n < group.Count {
@@ -197,9 +197,13 @@ func (w *world) step() {
 }
 
 func (w *world) join() {
-	r := &Request{N: 1 + w.random.Int64N(3), Kind: Kind(w.random.IntN(3)), Detail: w.random.IntN(2) == 0}
+	r := &Request{
+		Permits: protocol.Permits{First: 1 + w.random.Int64N(3)},
+		Kind:    Kind(w.random.IntN(3)),
+		Detail:  w.random.IntN(2) == 0,
+	}
 	if w.random.IntN(12) == 0 {
-		r.N = w.rate + 1
+		r.Permits.First = w.rate + 1
 	}
 	if r.Kind == UpTo && w.q.Waiting() > 0 {
 		r.Kind = Try
@@ -210,7 +214,7 @@ func (w *world) join() {
 			r.Until = r.End
 		}
 	}
-	w.note("request %d: %d permits, kind %d", len(w.requests), r.N, r.Kind)
+	w.note("request %d: %d permits, kind %d", len(w.requests), r.Permits.First, r.Kind)
 	w.requests = append(w.requests, r)
 	w.q.Join(r)
 }
@@ -296,14 +300,15 @@ func (w *world) judge(b *Batch, g *protocol.Reply, f Facts) {
 		case r.Kind == UpTo:
 			given += o.Taken
 		case o.Allowed:
-			given += r.N
+			given += r.Permits.First
 		}
-		if o.Remaining < 0 || !o.Allowed && o.Err == nil && r.N <= w.rate && r.Kind == Try && o.RetryAfter <= 0 {
+		if o.Remaining < 0 ||
+			!o.Allowed && o.Err == nil && r.Permits.First <= w.rate && r.Kind == Try && o.RetryAfter <= 0 {
 			w.t.Fatalf("an outcome of %+v\n%v", o, w.log)
 		}
 		for first := w.q.line.first; o.Allowed && r.Kind == Wait && first != nil; first = first.next {
-			if first.place < r.place && first.N <= w.rate && first.asked == b.number {
-				w.t.Fatalf("request for %d passed one for %d\n%v", r.N, first.N, w.log)
+			if first.place < r.place && first.Permits.First <= w.rate && first.asked == b.number {
+				w.t.Fatalf("request for %d passed one for %d\n%v", r.Permits.First, first.Permits.First, w.log)
 			}
 		}
 	}

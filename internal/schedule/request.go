@@ -1,6 +1,10 @@
 package schedule
 
-import "time"
+import (
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+)
 
 // A Kind says what a request does if too few permits are free.
 type Kind uint8
@@ -14,9 +18,8 @@ const (
 // A Request is what one caller asks for. The caller sets the first fields, and reads Outcome once
 // the request is settled.
 type Request struct {
-	N    int64   // permits; of the first limiter, if the queue is of a set
-	Rest []int64 // permits of the other limiters of a set
-	Kind Kind
+	Permits protocol.Permits
+	Kind    Kind
 	// the outcome of a refusal has the times when permits are free, though the request does not
 	// wait
 	Detail bool
@@ -30,7 +33,7 @@ type Request struct {
 	// one for each limiter, while a request of a set waits
 	Reservations []*Reservation
 
-	// nil: N is at most the rate; otherwise the request may want more
+	// nil: Permits are at most the rate; otherwise the request may want more
 	Instalments *Instalments
 	// of the request or, while it waits, what the last reply said
 	Outcome Outcome
@@ -55,23 +58,15 @@ type standing struct {
 // An inFront is what other callers wait for in front of a request of a set, and behind the one
 // before it.
 type inFront struct {
-	permits sizes
+	permits protocol.Permits
 	undated bool // it is not known from when on some of these count
 }
 
 // add adds that of a request behind.
 func (f *inFront) add(other inFront) {
-	f.permits.add(other.permits, 1)
+	add(&f.permits, other.permits, 1)
 	f.undated = f.undated || other.undated
 }
-
-// Of returns the permits of a limiter, numbered from 0.
-func (r *Request) Of(limiter int) int64 {
-	own := r.sizes()
-	return own.of(limiter)
-}
-
-func (r *Request) sizes() sizes { return sizes{r.N, r.Rest} }
 
 // InFlight reports whether the request is in a batch that is not complete.
 func (r *Request) InFlight() bool { return r.state.InFlight() }

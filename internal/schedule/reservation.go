@@ -103,7 +103,7 @@ func (q *Queue) InFront(reservations []*Reservation, now time.Time) []Front {
 	r, others := q.line.first, q.reservations
 	for i, res := range reservations {
 		for ; r != nil && r.place < res.place; r = r.next {
-			front[i].Permits += r.N
+			front[i].Permits += r.Permits.First
 		}
 		for ; len(others) > 0 && others[0].place < res.place; others = others[1:] {
 			if other := others[0]; other.Owner != res.Owner && other.counts(now) {

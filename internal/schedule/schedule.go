@@ -75,9 +75,9 @@ type Queue struct {
 	// calls of change. Invariant: when a detached batch completes that was sent before the last
 	// one, a batch is due if requests wait
 	changes int64
-	rates   sizes // in the last reply of Redis; math.MaxInt64: no reply yet
+	rates   protocol.Permits // in the last reply of Redis; math.MaxInt64: no reply yet
 	// the rates by which the process decides, if it made the last reply; else 0
-	local sizes
+	local protocol.Permits
 
 	effects  Effects     // on other queues, which Next has not returned yet
 	verdicts []allotment // memory for allot
@@ -100,8 +100,10 @@ type flights struct {
 func New(s Settings) *Queue {
 	s.Limiters = max(s.Limiters, 1)
 	q := &Queue{
-		settings: s, rates: unlimited(s.Limiters), pacer: pacer{members: make([]member, s.Limiters)},
-		rebuild: make([]bool, s.Limiters),
+		settings: s,
+		rates:    protocol.Same[int64](s.Limiters, math.MaxInt64),
+		pacer:    pacer{members: make([]member, s.Limiters)},
+		rebuild:  make([]bool, s.Limiters),
 	}
 	if s.Lease > 0 {
 		q.ledger = lease.NewLedger(s.Lease, s.ServerTime, s.Jitter, s.Holding)
@@ -157,10 +159,10 @@ func (q *Queue) RetryAfter() (wait time.Duration, known bool) {
 func (q *Queue) Peek(now time.Time) protocol.BatchAsk {
 	ask := protocol.BatchAsk{Detail: true, Next: true, Rebuild: q.rebuild[0]}
 	if first := q.line.first; first != nil && first.state == Refused {
-		ask.Groups = append(ask.Groups, protocol.Group{Size: first.N, Count: 1})
+		ask.Groups = append(ask.Groups, protocol.Group{Permits: first.Permits, Count: 1})
 	}
 	if kept, _ := q.reserved(now, 0, math.MaxInt64); kept > 0 {
-		ask.Groups = append(ask.Groups, protocol.Group{Size: kept})
+		ask.Groups = append(ask.Groups, protocol.Group{Permits: protocol.Permits{First: kept}})
 	}
 	ask.Strict = len(ask.Groups)
 	return ask
@@ -198,12 +200,13 @@ func (q *Queue) Join(r *Request) {
 		q.trying = append(q.trying, r)
 	case Wait:
 		if !q.judges(r) {
-			r.split(q.rates.first)
+			r.split(q.rates.First)
 		}
 		q.ledger.End()
 		q.line.add(r)
 		first := q.inFlight == nil && q.line.ready == r
-		if first || !r.Until.IsZero() || q.settings.FailFast && !r.End.IsZero() || !q.rates.fit(r) || q.passes(r) {
+		if first || !r.Until.IsZero() || q.settings.FailFast && !r.End.IsZero() || !fits(r.Permits, q.rates) ||
+			q.passes(r) {
 			q.recheck = true
 		} else if !r.End.IsZero() && lastCall(q.line.first.free, r.End, q.pacer.took).Before(q.pacer.wake.Clock) {
 			q.pacer.hurry = true
@@ -214,7 +217,7 @@ func (q *Queue) Join(r *Request) {
 // passes reports whether a request may be served though the first one waits: the process decides,
 // by whose rate the first one can be served only by Redis.
 func (q *Queue) passes(r *Request) bool {
-	return q.local.fit(r) && !q.local.fit(q.line.first)
+	return fits(r.Permits, q.local) && !fits(q.line.first.Permits, q.local)
 }
 
 // Leave takes away a request whose caller leaves. It returns the batch that carries the request;

@@ -30,8 +30,11 @@ func (s *story) join(requests ...*Request) {
 	}
 }
 
+// tries returns a request that does not wait.
+func tries(n int64) *Request { return &Request{Permits: protocol.Permits{First: n}} }
+
 // wait returns a waiting request.
-func wait(n int64) *Request { return &Request{N: n, Kind: Wait} }
+func wait(n int64) *Request { return &Request{Permits: protocol.Permits{First: n}, Kind: Wait} }
 
 // sends expects a batch with these requests to be due, and sends it; without requests it expects
 // none.
@@ -107,7 +110,7 @@ func TestWhichRequestsAskAtOnce(t *testing.T) {
 	above := wait(11)
 	s.join(above)
 	s.refuse(s.sends(first, behind, timed, above), 100*ms)
-	try := &Request{N: 1}
+	try := tries(1)
 	s.join(try)
 	s.refuse(s.sends(first, behind, timed, above, try), 100*ms)
 	s.pass(100 * ms)
@@ -140,7 +143,7 @@ func TestPolls(t *testing.T) {
 		}
 		s.wakes(poll * time.Second)
 		s.pass(poll * time.Second / 2)
-		try := &Request{N: 1}
+		try := tries(1)
 		s.join(try)
 		s.refuse(s.sends(first, try), time.Minute)
 		s.wakes(poll * time.Second)
@@ -159,7 +162,7 @@ func TestPolls(t *testing.T) {
 func TestLinger(t *testing.T) {
 	s := newStory(t)
 	ask := func() []*Request {
-		all := []*Request{{N: 1}, {N: 1}}
+		all := []*Request{tries(1), tries(1)}
 		s.join(all...)
 		return all
 	}
@@ -168,7 +171,7 @@ func TestLinger(t *testing.T) {
 	s.pass(20 * ms)
 	s.q.Settle(s.m, b, s.reply(b, 8, 0, 2))
 	s.wakes(2 * ms)
-	early := &Request{N: 1}
+	early := tries(1)
 	s.join(early)
 	s.wakes(2 * ms)
 	s.pass(2 * ms)
@@ -177,7 +180,7 @@ func TestLinger(t *testing.T) {
 	s.pass(20 * ms)
 	s.q.Settle(s.m, b, s.reply(b, 7, 0, 1))
 	s.wakes(2 * ms) // two callers queue, and one has just been answered
-	third := &Request{N: 1}
+	third := tries(1)
 	s.join(third)
 	s.sends(append(all, third)...)
 }
@@ -185,7 +188,7 @@ func TestLinger(t *testing.T) {
 // A timeout that ends while the queue lingers costs its caller no permits that are free.
 func TestATimeoutEndsTheLinger(t *testing.T) {
 	s := newStory(t)
-	all := []*Request{{N: 1}, {N: 1}}
+	all := []*Request{tries(1), tries(1)}
 	s.join(all...)
 	b := s.sends(all...)
 	s.pass(100 * ms)
@@ -217,9 +220,9 @@ func TestATimeoutLeavesTheLingerToOthers(t *testing.T) {
 	s.join(short)
 	two := s.sends(short)
 	s.q.Stalled(s.m, two)
-	tries := []*Request{{N: 1}, {N: 1}}
-	s.join(tries...)
-	three := s.sends(tries...)
+	trying := []*Request{tries(1), tries(1)}
+	s.join(trying...)
+	three := s.sends(trying...)
 	s.pass(200 * ms)
 	s.q.Settle(s.m, three, s.reply(three, 0, time.Second, 2))
 	s.wakes(20 * ms)
@@ -269,7 +272,7 @@ func TestCallersThatAreAboutToLeaveAreNotAskedFor(t *testing.T) {
 	first, second, third, stays := wait(1), wait(1), wait(1), wait(1)
 	s.join(first, second, third, stays)
 	s.refuse(s.sends(first, second, third, stays), time.Second)
-	try := &Request{N: 1}
+	try := tries(1)
 	s.join(try)
 	leaving[first], leaving[second], leaving[third], leaving[try] = true, true, true, true
 	s.q.Leave(first)
@@ -312,7 +315,7 @@ func TestALongLineLeavesRoomForTries(t *testing.T) {
 		for i := range int64(2 * MaxGroups) {
 			s.join(wait(1 + i%2)) // each has a group of its own
 		}
-		try := &Request{N: 1}
+		try := tries(1)
 		s.join(try)
 		if b := new(Batch); !s.q.due(s.m) || !s.q.fill(s.m, b) ||
 			!try.InFlight() {
@@ -398,7 +401,7 @@ func TestStalled(t *testing.T) {
 func TestRequestsFailWithTheCallThatTheyWaitFor(t *testing.T) {
 	failed, behind := errors.New("failed"), errors.New("behind")
 	s := newStory(t)
-	later, try, queued, waiting := wait(5), &Request{N: 1}, &Request{N: 1}, wait(1)
+	later, try, queued, waiting := wait(5), tries(1), tries(1), wait(1)
 	s.join(later)
 	stalled := s.sends(later)
 	s.q.Stalled(s.m, stalled)
@@ -423,7 +426,7 @@ func TestRequestsFailWithTheCallThatTheyWaitFor(t *testing.T) {
 func TestFailuresAreNotMeasured(t *testing.T) {
 	s := newStory(t)
 	for _, fails := range []bool{true, false} {
-		r := &Request{N: 1}
+		r := tries(1)
 		s.join(r)
 		b := s.sends(r)
 		if fails {
@@ -443,7 +446,7 @@ func TestFailuresAreNotMeasured(t *testing.T) {
 // of them can be served.
 func TestReserve(t *testing.T) {
 	s := newStory(t)
-	first, try := wait(5), &Request{N: 1, Detail: true}
+	first, try := wait(5), &Request{Permits: protocol.Permits{First: 1}, Detail: true}
 	s.join(first)
 	s.refuse(s.sends(first), 100*ms)
 	s.join(try)
@@ -460,7 +463,7 @@ func TestReserve(t *testing.T) {
 // superfluous look does not put off the end of it.
 func TestHeadStart(t *testing.T) {
 	s := newStory(t)
-	many := &Request{N: 9}
+	many := tries(9)
 	s.join(many)
 	b := s.sends(many)
 	s.q.Settle(s.m, b, s.reply(b, 1, 0, 1))
@@ -489,7 +492,7 @@ func TestUnansweredBehindStalledBatches(t *testing.T) {
 	s := newStory(t)
 	var last *Batch
 	for range 2 {
-		r := &Request{N: 1, Kind: Wait}
+		r := &Request{Permits: protocol.Permits{First: 1}, Kind: Wait}
 		s.join(r)
 		last = s.sends(r)
 		s.pass(time.Second)

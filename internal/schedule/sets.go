@@ -132,7 +132,9 @@ func (q *Queue) lookInFront(now time.Time) {
 				r.front = inFront{}
 			}
 			if f.Permits > 0 {
-				r.front.add(inFront{only(q.settings.Limiters, i, f.Permits), f.Undated})
+				permits := protocol.Same(q.settings.Limiters, int64(0))
+				*permits.Of(i) = f.Permits
+				r.front.add(inFront{permits, f.Undated})
 			}
 			r = r.next
 		}
@@ -164,7 +166,7 @@ func (q *Queue) dates(limiter int, number int64, g *protocol.Reply) (dates []Dat
 			if other == limiter {
 				continue
 			}
-			sums[other] += r.Of(other)
+			sums[other] += *r.Permits.Of(other)
 			free[other] = latest(free[other], r.FreeAt(other))
 			rounds := time.Duration((sums[other] - 1) / max(g.Of(other).Rate, 1))
 			if !free[other].IsZero() {

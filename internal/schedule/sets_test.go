@@ -22,8 +22,11 @@ func newSetStory(t *testing.T) *story {
 	return s
 }
 
+// pair returns permits of two limiters.
+func pair(n, other int64) protocol.Permits { return protocol.Permits{First: n, Rest: []int64{other}} }
+
 // both returns a request for permits of two limiters.
-func both(n, other int64) *Request { return &Request{N: n, Rest: []int64{other}} }
+func both(n, other int64) *Request { return &Request{Permits: pair(n, other)} }
 
 // waitBoth returns one that waits.
 func waitBoth(n, other int64) *Request {
@@ -60,7 +63,7 @@ func (s *story) replyOfBoth(b *Batch, free [2]int64, outcomes ...outcome) *proto
 func (s *story) asks(b *Batch, strict int, groups ...protocol.Group) {
 	s.t.Helper()
 	if b.Ask.Strict != strict || !slices.EqualFunc(b.Ask.Groups, groups, func(a, b protocol.Group) bool {
-		return a.Size == b.Size && a.Count == b.Count && slices.Equal(a.Rest, b.Rest)
+		return a.Count == b.Count && protocol.Equal(a.Permits, b.Permits)
 	}) {
 		s.t.Errorf("the batch asks %+v, strict are %d; expected %+v, %d", b.Ask.Groups, b.Ask.Strict, groups, strict)
 	}
@@ -155,8 +158,8 @@ func TestASetWaitsForTheSlowest(t *testing.T) {
 	first, second := waitBoth(1, 1), waitBoth(2, 2)
 	s.join(first, second)
 	b := s.sends(first, second)
-	s.asks(b, 2, protocol.Group{Size: 1, Rest: []int64{1}, Count: 1},
-		protocol.Group{Size: 2, Rest: []int64{2}, Count: 1})
+	s.asks(b, 2, protocol.Group{Permits: pair(1, 1), Count: 1},
+		protocol.Group{Permits: pair(2, 2), Count: 1})
 	if f := s.q.Settle(s.m, b,
 		s.replyOfBoth(b, [2]int64{5, 0}, outcome{0, [2]time.Duration{0, 400 * ms}},
 			outcome{0, [2]time.Duration{0, 500 * ms}})); !f.Sleeps {
@@ -186,7 +189,7 @@ func TestFreeAt(t *testing.T) {
 		{300 * ms, 100 * ms, 200 * ms},
 		{300 * ms, 0, 300 * ms},
 	} {
-		r := &Request{N: 1, Rest: []int64{1, 1}}
+		r := &Request{Permits: protocol.Permits{First: 1, Rest: []int64{1, 1}}}
 		r.Outcome = Outcome{
 			Result: Result{RetryAfter: waits[0]},
 			others: []MemberOutcome{{Result: Result{RetryAfter: waits[1]}}, {Result: Result{RetryAfter: waits[2]}}},
@@ -226,8 +229,8 @@ func TestRequestsOfASetThatAreNotDecided(t *testing.T) {
 	}
 	b = s.sends(waits, later, tries, try)
 	s.asks(
-		b, 1, protocol.Group{Size: 1, Rest: []int64{1}, Count: 2}, protocol.Group{Size: 1, Rest: []int64{1}, Count: 1},
-		protocol.Group{Size: 2, Rest: []int64{2}, Count: 1},
+		b, 1, protocol.Group{Permits: pair(1, 1), Count: 2}, protocol.Group{Permits: pair(1, 1), Count: 1},
+		protocol.Group{Permits: pair(2, 2), Count: 1},
 	)
 	s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{}, outcome{granted: 2}, outcome{granted: 1}, outcome{granted: 1}))
 	if !s.q.Idle() {
@@ -308,22 +311,22 @@ func TestStalledSet(t *testing.T) {
 func TestWhatIsInFrontOfASetIsKeptFree(t *testing.T) {
 	s := newSetStory(t)
 	first, second, third := waitBoth(1, 1), waitBoth(1, 1), waitBoth(1, 1)
-	second.front.permits, third.front.permits = sizes{0, []int64{3}}, sizes{2, []int64{0}}
+	second.front.permits, third.front.permits = pair(0, 3), pair(2, 0)
 	try := both(1, 1)
 	s.join(first, second, third, try)
 	b := s.sends(first, second, third, try)
-	one := protocol.Group{Size: 1, Rest: []int64{1}, Count: 1}
-	s.asks(b, 5, one, protocol.Group{Size: 0, Rest: []int64{3}}, one, protocol.Group{Size: 2, Rest: []int64{0}}, one,
+	one := protocol.Group{Permits: pair(1, 1), Count: 1}
+	s.asks(b, 5, one, protocol.Group{Permits: pair(0, 3)}, one, protocol.Group{Permits: pair(2, 0)}, one,
 		one)
 }
 
 // What is in front of a set that the batch does not carry is kept free of those behind it, too.
 func TestWhatIsInFrontOfASetThatIsLeftOutIsKeptFree(t *testing.T) {
-	one := protocol.Group{Size: 1, Rest: []int64{1}, Count: 1}
+	one := protocol.Group{Permits: pair(1, 1), Count: 1}
 	for _, stalled := range []bool{false, true} { // or its caller is about to leave
 		s := newSetStory(t)
 		first, between, behind := waitBoth(1, 1), waitBoth(1, 1), waitBoth(1, 1)
-		first.front.permits, between.front.permits, behind.front.permits = sizes{2, []int64{0}}, sizes{0, []int64{3}}, sizes{4, []int64{0}}
+		first.front.permits, between.front.permits, behind.front.permits = pair(2, 0), pair(0, 3), pair(4, 0)
 		if stalled {
 			s.join(first, between)
 			s.q.Stalled(s.m, s.sends(first, between))
@@ -332,7 +335,7 @@ func TestWhatIsInFrontOfASetThatIsLeftOutIsKeptFree(t *testing.T) {
 			s.q.settings.Leaving = func(r *Request) bool { return r != behind }
 			s.join(first, between, behind)
 		}
-		s.asks(s.sends(behind), 2, protocol.Group{Size: 6, Rest: []int64{3}}, one)
+		s.asks(s.sends(behind), 2, protocol.Group{Permits: pair(6, 3)}, one)
 	}
 }
 
@@ -346,13 +349,14 @@ func TestWhatSetsWaitForIsKeptFree(t *testing.T) {
 	s.join(second, third)
 	s.q.Reserve(long, nil)
 	s.q.Reserve(behind, nil)
-	try := &Request{N: 1}
+	try := tries(1)
 	s.join(try)
 	b := s.sends(first, second, third, try)
-	one := protocol.Group{Size: 1, Count: 1}
-	two := protocol.Group{Size: 1, Count: 2}
+	one := protocol.Group{Permits: protocol.Permits{First: 1}, Count: 1}
+	two := protocol.Group{Permits: protocol.Permits{First: 1}, Count: 2}
 	// long has until then to wait for another limiter
-	s.asks(b, 4, one, protocol.Group{Size: 1}, two, protocol.Group{Size: 3}, one)
+	s.asks(b, 4, one, protocol.Group{Permits: protocol.Permits{First: 1}}, two,
+		protocol.Group{Permits: protocol.Permits{First: 3}}, one)
 	if b.Requests() != 4 || b.Ask.Partial {
 		t.Errorf("the batch has %d requests; it is only a part: %v", b.Requests(), b.Ask.Partial)
 	}
@@ -368,14 +372,14 @@ func TestWhatSetsWaitForIsKeptFree(t *testing.T) {
 	s.wakes(50 * ms)
 	s.pass(101 * ms)
 	b = s.sends(second, third)
-	s.asks(b, 2, protocol.Group{Size: 1}, two)
+	s.asks(b, 2, protocol.Group{Permits: protocol.Permits{First: 1}}, two)
 	s.q.Settle(s.m, b, s.reply(b, 0, 50*ms, 0, 2))
 	if s.q.Idle() {
 		t.Error("with reservations, the queue is idle")
 	}
-	s.join(&Request{N: 1})
+	s.join(tries(1))
 	b = s.sends(s.q.trying[0])
-	s.asks(b, 1, protocol.Group{Size: 8}, one)
+	s.asks(b, 1, protocol.Group{Permits: protocol.Permits{First: 8}}, one)
 }
 
 // A request that does not wait, and is refused only because of a reservation, waits as long as the
@@ -386,7 +390,7 @@ func TestAKeepIsNoReasonToTryAtOnce(t *testing.T) {
 		if reservations {
 			s.q.Reserve(&Reservation{N: 2}, nil)
 		}
-		try := &Request{N: 1}
+		try := tries(1)
 		s.join(try)
 		b := s.sends(try)
 		granted := make([]int64, len(b.Ask.Groups))
@@ -409,7 +413,7 @@ func TestNoLeaseBesideAKeep(t *testing.T) {
 		return 0
 	}})
 	s.q.Reserve(&Reservation{N: 1, from: s.m.Clock.Add(time.Hour)}, nil)
-	s.join(&Request{N: 1})
+	s.join(tries(1))
 	s.q.due(s.m)
 	s.q.fill(s.m, new(Batch))
 }
@@ -419,7 +423,7 @@ func TestKeepsAloneMakeNoCall(t *testing.T) {
 	s := newStory(t)
 	s.q.settings.Leaving = func(*Request) bool { return true }
 	s.q.Reserve(&Reservation{N: 1}, nil)
-	s.join(&Request{N: 1})
+	s.join(tries(1))
 	s.sends()
 	s.wakes(0)
 }
@@ -470,7 +474,7 @@ func TestDrop(t *testing.T) {
 		t.Errorf("%d reservations are left, or another one", len(reservations))
 	}
 	b := s.sends(first)
-	s.asks(b, 1, protocol.Group{Size: 1, Count: 1})
+	s.asks(b, 1, protocol.Group{Permits: protocol.Permits{First: 1}, Count: 1})
 	s.q.Settle(s.m, b, s.reply(b, 0, 0, 1))
 	s.end(stays, time.Time{})
 	s.wakes(0)
@@ -527,7 +531,7 @@ func TestOutdated(t *testing.T) {
 		}
 	}
 	s := newStory(t)
-	try := &Request{N: 1}
+	try := tries(1)
 	s.join(try)
 	b := s.sends(try)
 	s.q.Outdated(s.m.Mono)
@@ -539,7 +543,8 @@ func TestOutdated(t *testing.T) {
 // because of the reservation. It is asked for again once the date is known, or the reservation is
 // gone.
 func TestARequestBehindAKeepWithoutADateIsNotRefused(t *testing.T) {
-	eight, five := protocol.Group{Size: 8, Count: 1}, protocol.Group{Size: 5}
+	eight, five := protocol.Group{Permits: protocol.Permits{First: 8}, Count: 1},
+		protocol.Group{Permits: protocol.Permits{First: 5}}
 	for _, failFast := range []bool{false, true} {
 		for what, c := range map[string]struct {
 			event func(s *story, k *Reservation)

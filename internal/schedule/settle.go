@@ -36,7 +36,7 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 		q.ledger.Refused(m.Mono)
 		q.remember(m, b, g)
 	}
-	if q.local = (sizes{}); g.Local() {
+	if q.local = (protocol.Permits{}); g.Local() {
 		q.local = rates
 	}
 	f.Sleeps = q.plan(m, b, g, beaten)
@@ -53,13 +53,13 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 
 // learn keeps the rates. A request that joined before they were known may want more, which is an
 // error at once.
-func (q *Queue) learn(rates sizes) {
-	if rates.first == q.rates.first && slices.Equal(rates.rest, q.rates.rest) {
+func (q *Queue) learn(rates protocol.Permits) {
+	if protocol.Equal(rates, q.rates) {
 		return
 	}
 	q.rates = rates
 	for r := range q.Line() {
-		q.recheck = q.recheck || r.state.unasked() && r.Instalments == nil && !rates.fit(r)
+		q.recheck = q.recheck || r.state.unasked() && r.Instalments == nil && !fits(r.Permits, rates)
 	}
 }
 
@@ -121,10 +121,10 @@ const mostKept = 1024
 func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten bool) {
 	since := q.Since(m, g)
 	q.tally(b, g, f)
-	var unclaimed sizes
+	var unclaimed protocol.Permits
 	q.verdicts, unclaimed = allot(q.verdicts[:0], b, g, m.Clock, since, q.turns(g, since))
 	for limiter := range q.pacer.members {
-		f.Of(limiter).Unclaimed = unclaimed.of(limiter)
+		f.Of(limiter).Unclaimed = *unclaimed.Of(limiter)
 	}
 	free := freeOf(g)
 	outcomes := make([]MemberOutcome, 0, len(q.verdicts)*len(g.Others)) // memory for the outcomes
@@ -181,7 +181,7 @@ func (q *Queue) tally(b *Batch, g *protocol.Reply, f *Facts) {
 	for limiter := range q.pacer.members {
 		own := &f.Of(limiter).Own
 		for i, group := range b.Ask.Groups {
-			*own += max(g.Granted(i, group), 0) * group.Of(limiter)
+			*own += max(g.Granted(i, group), 0) * *group.Permits.Of(limiter)
 		}
 		if of := g.Of(limiter); f.Own > 0 && !g.Local() { // local grants have no record
 			q.pacer.members[limiter].share.Granted(of.At, of.Interval, *own)
@@ -190,10 +190,10 @@ func (q *Queue) tally(b *Batch, g *protocol.Reply, f *Facts) {
 }
 
 // goesToSleep lets a waiting request that was refused wait until its permits are free.
-func (q *Queue) goesToSleep(r *Request, until time.Time, o Outcome, free sizes) {
+func (q *Queue) goesToSleep(r *Request, until time.Time, o Outcome, free protocol.Permits) {
 	r.Outcome, r.free = o, until
 	q.land(r, Refused)
-	if q.line.ready != r && free.fit(r) {
+	if q.line.ready != r && fits(r.Permits, free) {
 		r.free = time.Time{} // it waits only for the requests in front, whose callers may leave
 	}
 }

@@ -113,10 +113,9 @@ func (s *stage) limiter(a arguments) {
 
 // join adds a request.
 func (s *stage) join(name string, a arguments) {
-	permits := a.sizes("permits")
-	r := &Request{N: permits.first, Rest: permits.rest, Kind: Try}
+	r := &Request{Permits: a.permits("permits"), Kind: Try}
 	if a.d.HasArg("behind") {
-		r.front.permits = a.sizes("behind")
+		r.front.permits = a.permits("behind")
 	}
 	if a.d.HasArg("waits") {
 		r.Kind = Wait
@@ -127,7 +126,7 @@ func (s *stage) join(name string, a arguments) {
 	}
 	if limiters := s.q.settings.Limiters; r.Kind == Wait && limiters > 1 {
 		for i := range limiters {
-			res := &Reservation{N: r.Of(i)}
+			res := &Reservation{N: *r.Permits.Of(i)}
 			r.Reservations = append(r.Reservations, res)
 			s.owners[res] = name
 		}
@@ -291,14 +290,10 @@ func (s *stage) groups(b *Batch) (text string) {
 		for _, r := range b.members[i] {
 			names = append(names, s.name(r))
 		}
-		permits := strconv.FormatInt(g.Size, 10)
-		for _, n := range g.Rest {
-			permits += fmt.Sprint("/", n)
-		}
 		if len(names) == 0 {
 			names = []string{"kept free"}
 		}
-		text += fmt.Sprintf(", %s: %s", strings.Join(names, " "), permits)
+		text += fmt.Sprintf(", %s: %s", strings.Join(names, " "), textOf(g.Permits))
 	}
 	if b.Ask.Lease > 0 {
 		text += fmt.Sprintf(", ahead: %d", b.Ask.Lease)
@@ -328,13 +323,13 @@ func (a arguments) text(key, without string) string {
 	return without
 }
 
-// sizes returns an argument that is permits: 2/1 are those of two limiters.
-func (a arguments) sizes(key string) sizes {
+// permits returns an argument that is permits: 2/1 are those of two limiters.
+func (a arguments) permits(key string) protocol.Permits {
 	first, rest, _ := strings.Cut(a.text(key, "1"), "/")
 	if rest == "" {
-		return sizes{first: a.integer(first)}
+		return protocol.Permits{First: a.integer(first)}
 	}
-	return sizes{a.integer(first), []int64{a.integer(rest)}}
+	return protocol.Permits{First: a.integer(first), Rest: []int64{a.integer(rest)}}
 }
 
 func (a arguments) number(key string, without int64) int64 {

@@ -70,14 +70,19 @@ func TestTurnsBehindARefusedRequest(t *testing.T) {
 	q.pacer.members[0].share.Granted(start.Add(-20*ms).UnixMicro(), 100*ms, 5)
 	q.pacer.members[0].share.Granted(start.UnixMicro(), 100*ms, 5)
 	waiting := func(n int64, end time.Duration) *Request {
-		return &Request{N: n, Kind: Wait, End: start.Add(end), standing: standing{state: InFlight}}
+		return &Request{
+			Permits:  protocol.Permits{First: n},
+			Kind:     Wait,
+			End:      start.Add(end),
+			standing: standing{state: InFlight},
+		}
 	}
 	b := &Batch{Ask: protocol.BatchAsk{Strict: 3}}
 	g := &protocol.Reply{Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms}}
 	g.MakeOutcomes(3)
 	for i, r := range []*Request{waiting(10, 90*ms), waiting(5, 90*ms), waiting(1, 90*ms)} {
 		b.members = append(b.members, []*Request{r})
-		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: r.N, Count: 1})
+		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Permits: r.Permits, Count: 1})
 		g.SetWait(i, 0, (80 * ms).Microseconds())
 	}
 	all, _ := allot(nil, b, g, start, start, q.turns(g, start))
@@ -98,8 +103,15 @@ func TestFreePermitsBehindARequestThatWouldWaitInVain(t *testing.T) {
 	g.MakeOutcomes(2)
 	for i, n := range []int64{5, 2} {
 		b.members = append(b.members,
-			[]*Request{{N: n, Kind: Wait, End: start.Add(50 * ms), standing: standing{state: InFlight}}})
-		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Size: n, Count: 1})
+			[]*Request{
+				{
+					Permits:  protocol.Permits{First: n},
+					Kind:     Wait,
+					End:      start.Add(50 * ms),
+					standing: standing{state: InFlight},
+				},
+			})
+		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Permits: protocol.Permits{First: n}, Count: 1})
 		g.SetWait(i, 0, (80 * ms).Microseconds())
 	}
 	all, _ := allot(nil, b, g, start, start, q.turns(g, start))
@@ -125,7 +137,7 @@ func TestFailFastRefusesARequestThatWouldWaitInVain(t *testing.T) {
 		{"it has a timeout", true, true, 50 * ms, true},
 	} {
 		q := New(Settings{FailFast: c.fast, Identity: record.NewIdentity("me")})
-		r := &Request{N: 10, Kind: Wait}
+		r := &Request{Permits: protocol.Permits{First: 10}, Kind: Wait}
 		if c.end > 0 {
 			r.End = start.Add(c.end)
 		}
@@ -155,7 +167,7 @@ func TestFailFastRefusesARequestThatWouldWaitInVain(t *testing.T) {
 		if c.fails {
 			continue
 		}
-		behind := &Request{N: 1, Kind: Wait, End: start.Add(time.Hour)}
+		behind := &Request{Permits: protocol.Permits{First: 1}, Kind: Wait, End: start.Add(time.Hour)}
 		if q.Join(behind); q.due(m) != c.fast {
 			t.Errorf("%s: the one behind it asks for a call: %v", c.name, !c.fast)
 		}
@@ -184,12 +196,17 @@ func TestARequestIsJudgedBeforeItsFirstInstalment(t *testing.T) {
 	} {
 		q := New(Settings{FailFast: true, Identity: record.NewIdentity("me")})
 		m := Moment{Clock: start, Mono: start}
-		r := &Request{N: 25, Kind: Wait, End: start.Add(350 * ms), Instalments: new(Instalments)}
+		r := &Request{
+			Permits:     protocol.Permits{First: 25},
+			Kind:        Wait,
+			End:         start.Add(350 * ms),
+			Instalments: new(Instalments),
+		}
 		q.Join(r)
 		next := func(want int64) *Batch {
 			t.Helper()
 			b := new(Batch)
-			if !q.due(m) || !q.fill(m, b) || b.Ask.Groups[0].Size != want {
+			if !q.due(m) || !q.fill(m, b) || b.Ask.Groups[0].Permits.First != want {
 				t.Fatalf("%s: the batch asks for %v, want %d permits", c.name, b.Ask.Groups, want)
 			}
 			return b

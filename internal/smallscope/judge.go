@@ -95,7 +95,7 @@ func (s *search) sound(w *world, i int) {
 	wake, _ := c.queue.Wake()
 	for _, r := range c.callers {
 		if c.queue.InFlight() == nil && !r.InFlight() && (r.Kind != schedule.Wait || wake.IsZero()) {
-			violated("nothing wakes the queue of %s for a caller that wants %d", name, r.N)
+			violated("nothing wakes the queue of %s for a caller that wants %d", name, r.Permits.First)
 		}
 	}
 	s.inTime(w, i, wake)
@@ -141,13 +141,13 @@ func (s *search) inTime(w *world, i int, wake time.Time) {
 	}
 	queue := w.clients[i].queue
 	for first := range queue.Line() {
-		free := s.stores.all[w.store].freeAt(s.Rate-first.N, s.Interval)
+		free := s.stores.all[w.store].freeAt(s.Rate-first.Permits.First, s.Interval)
 		if free.Before(s.now(w)) {
 			free = s.now(w)
 		}
 		if queue.InFlight() == nil && !first.InFlight() && wake.After(free.Add(late)) {
 			violated("a caller of %s for %d, whose permits are free in %v, is asked for only in %v", s.Clients[i].Name,
-				first.N, free.Sub(s.now(w)), wake.Sub(s.now(w)))
+				first.Permits.First, free.Sub(s.now(w)), wake.Sub(s.now(w)))
 		}
 		return
 	}

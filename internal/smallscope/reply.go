@@ -98,10 +98,10 @@ func (s *search) settled(w *world, i int, call *call) {
 	for _, r := range call.batch.Settled {
 		at := slices.IndexFunc(c.callers, func(other *caller) bool { return other.Request == r })
 		if at < 0 || c.callers[at].left {
-			violated("a request for %d is settled that nobody waits for", r.N)
+			violated("a request for %d is settled that nobody waits for", r.Permits.First)
 		}
 		c.callers = slices.Delete(c.callers, at, at+1)
-		if n := r.N; r.Outcome.Allowed {
+		if n := r.Permits.First; r.Outcome.Allowed {
 			if r.Kind == schedule.UpTo {
 				n = r.Outcome.Taken
 			}

@@ -3,6 +3,7 @@ package smallscope
 import (
 	"slices"
 
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
@@ -98,7 +99,7 @@ func (s *search) comes(w *world, i, kind int, n int64) {
 			}
 		}
 		c.comes[kind]--
-		r := &schedule.Request{N: n, Kind: k.Kind}
+		r := &schedule.Request{Permits: protocol.Permits{First: n}, Kind: k.Kind}
 		if k.Timeout > 0 {
 			r.Until = s.moment(next.at, c).Clock.Add(k.Timeout)
 			r.End = r.Until
@@ -117,7 +118,7 @@ func (s *search) goes(w *world, i int) {
 	spec, c := &s.Clients[i], w.clients[i]
 	for at, r := range c.callers {
 		if spec.Callers[r.kind].Leaves && !r.left {
-			s.event(w, i, func(_ *world, c *client) { c.leave(at) }, "a caller of %s for %d leaves", spec.Name, r.N)
+			s.event(w, i, func(_ *world, c *client) { c.leave(at) }, "a caller of %s for %d leaves", spec.Name, r.Permits.First)
 		}
 		if !r.Until.IsZero() && !r.expired && !s.moment(w.at, c).Clock.Before(r.Until) {
 			s.event(w, i, func(next *world, c *client) {
@@ -126,7 +127,7 @@ func (s *search) goes(w *world, i int) {
 				if s.exit(next, i); !c.callers[at].InFlight() {
 					c.leave(at)
 				}
-			}, "the timeout of a caller of %s for %d is over", spec.Name, r.N)
+			}, "the timeout of a caller of %s for %d is over", spec.Name, r.Permits.First)
 		}
 	}
 }

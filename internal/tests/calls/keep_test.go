@@ -47,7 +47,7 @@ func askTwo(ctx context.Context, l *rratelimiter.Limiter, ask protocol.BatchAsk,
 	other := l.Client().RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerHour(1000)))
 	ask.Groups = slices.Clone(ask.Groups)
 	for i := range ask.Groups {
-		ask.Groups[i].Rest = []int64{min(1, ask.Groups[i].Count)}
+		ask.Groups[i].Permits.Rest = []int64{min(1, ask.Groups[i].Count)}
 	}
 	var q protocol.AllowAll
 	q.Next(2, &ask)
@@ -116,7 +116,7 @@ func TestPermitsAreKeptFree(t *testing.T) {
 									g.Wait(i), c.granted[i], c.waits,
 								)
 							}
-							used += max(n, 0) * group.Size
+							used += max(n, 0) * group.Permits.First
 						}
 						if state := rig.State(t, l); state.Used != used || !state.Consistent || g.Free != 10-used {
 							t.Errorf(

@@ -226,7 +226,7 @@ func TestOriginsAreReadAlike(t *testing.T) {
 			r.AddRecords(l, r.Millis(), member)
 			// so that there is something to refuse
 			r.AddRecords(l, r.Millis()+1, rig.MemberOf("98765432", 5))
-			g, err := rig.OneCall(t.Context(), l, protocol.BatchAsk{Groups: []protocol.Group{{Size: 5, Count: 1}}})
+			g, err := rig.OneCall(t.Context(), l, protocol.BatchAsk{Groups: rig.Groups(5, 1)})
 			if err != nil || g.Granted(0, protocol.Group{}) != 0 {
 				t.Fatalf("%x: granted %v, %v", member, g, err)
 			}
@@ -384,9 +384,7 @@ func TestARecordPerRequestHasItsOwnIDs(t *testing.T) {
 		l := r.Limiter("rl", rratelimiter.WithRecordPerRequest())
 		r.SetRate(l, rratelimiter.PerMinute(1000))
 		for range 5 {
-			g, err := rig.OneCall(t.Context(), l, protocol.BatchAsk{Groups: []protocol.Group{
-				{Size: 2, Count: 3}, {Size: 1, Count: 2},
-			}})
+			g, err := rig.OneCall(t.Context(), l, protocol.BatchAsk{Groups: rig.Groups(2, 3, 1, 2)})
 			if err != nil || g.Granted(0, protocol.Group{}) != 3 || g.Granted(1, protocol.Group{}) != 2 {
 				t.Fatal(g, err)
 			}

@@ -564,7 +564,7 @@ func TestOvertakenAttemptOfAllowAllTakesNothing(t *testing.T) {
 			r.Limiter("a", rratelimiter.WithRate(rate)), r.Limiter("b", rratelimiter.WithRate(rate)),
 		}
 		var q protocol.AllowAll
-		q.Next(len(limiters), &protocol.BatchAsk{Groups: []protocol.Group{{Size: 1, Rest: []int64{2}, Count: 2}}})
+		q.Next(len(limiters), &protocol.BatchAsk{Groups: []protocol.Group{{Permits: protocol.Permits{First: 1, Rest: []int64{2}}, Count: 2}}})
 		var keys []string
 		for i, l := range limiters {
 			q.Parts[i].Encoder = rig.LimiterCore(l).Encoder()

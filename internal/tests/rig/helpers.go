@@ -192,7 +192,7 @@ func NewRing(t *testing.T) *redis.Ring {
 // Groups returns groups of callers, given pairs of size and number.
 func Groups(sizes ...int64) (groups []protocol.Group) {
 	for i := 0; i < len(sizes); i += 2 {
-		groups = append(groups, protocol.Group{Size: sizes[i], Count: sizes[i+1]})
+		groups = append(groups, protocol.Group{Permits: protocol.Permits{First: sizes[i]}, Count: sizes[i+1]})
 	}
 	return groups
 }

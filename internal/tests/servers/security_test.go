@@ -90,7 +90,7 @@ func exercise(ctx context.Context, rdb rratelimiter.Redis, name string) error {
 		}
 		at = at.Add(400 * time.Millisecond) // some expire; one call has granted and refused callers
 		var q protocol.AcquireRequest
-		ask := protocol.BatchAsk{Groups: []protocol.Group{{Size: 3, Count: 1}, {Size: 9, Count: 1}}, Detail: true}
+		ask := protocol.BatchAsk{Groups: rig.Groups(3, 1, 9, 1), Detail: true}
 		for _, again := range []bool{false, true} { // and is retried
 			sent := new(script.Attempts)
 			reply, err := rig.Core(c).

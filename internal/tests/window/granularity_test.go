@@ -346,9 +346,7 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 		r.SetRate(l, rratelimiter.PerSecond(10))
 		r.ToBucket(100*time.Millisecond, 5*time.Millisecond)
 		other.Try(coarse, 4) // back after 1095 ms
-		g, err := rig.OneCall(t.Context(), l, protocol.BatchAsk{Groups: []protocol.Group{
-			{Size: 5, Count: 1}, {Size: 3, Count: 1}, {Size: 7, Count: 1},
-		}, Detail: true})
+		g, err := rig.OneCall(t.Context(), l, protocol.BatchAsk{Groups: rig.Groups(5, 1, 3, 1, 7, 1), Detail: true})
 		r.Must(err)
 		if g.Granted(0, protocol.Group{}) != 1 || g.Wait(1) != 1005*time.Millisecond ||
 			g.Wait(2) != 1095*time.Millisecond ||
@@ -358,9 +356,7 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 
 		// If its permits return last, all requests wait for them.
 		r.Advance(200 * time.Millisecond)
-		g, err = rig.OneCall(t.Context(), l, protocol.BatchAsk{Groups: []protocol.Group{
-			{Size: 1, Count: 1}, {Size: 9, Count: 1}, {Size: 10, Count: 1},
-		}, Detail: true})
+		g, err = rig.OneCall(t.Context(), l, protocol.BatchAsk{Groups: rig.Groups(1, 1, 9, 1, 10, 1), Detail: true})
 		r.Must(err)
 		if g.Granted(0, protocol.Group{}) != 1 || g.Wait(1) != 895*time.Millisecond ||
 			g.Wait(2) != 1005*time.Millisecond ||
