@@ -171,7 +171,7 @@ func (q *queue) settle(calls []Call, b *batch, g *protocol.Reply, o exchange.Out
 		for _, refusal := range b.Refusals {
 			q.remember(m, refusal, b.denials)
 		}
-		if q.joins && !g.Local() && f.Own > 0 {
+		if q.joins && !g.Local() && f.First.Own > 0 {
 			q.grants.Add(b.single.request.ID())
 		}
 	}

@@ -1,10 +1,11 @@
 package schedule
 
+import "github.com/rratelimiter/rratelimiter/internal/protocol"
+
 // Facts are what the owner of a queue has to know of a batch that is complete.
 type Facts struct {
-	Tally           // of the first limiter
-	Others  []Tally // of the other limiters of a set
-	Granted int     // requests
+	protocol.PerLimiter[Tally]
+	Granted int // requests
 	// requests that failed with the batch though it did not carry them
 	Behind  int
 	Refused bool // a request was refused
@@ -18,20 +19,14 @@ type Tally struct {
 	Denied    int   // requests that this limiter refused, or that failed
 }
 
-// Of returns the tally of a limiter, numbered from 0.
-func (f *Facts) Of(limiter int) *Tally {
-	if limiter == 0 {
-		return &f.Tally
-	}
-	return &f.Others[limiter-1]
-}
-
 // facts returns facts of nothing.
-func (q *Queue) facts() Facts { return Facts{Others: make([]Tally, q.settings.Limiters-1)} }
+func (q *Queue) facts() Facts {
+	return Facts{PerLimiter: protocol.Same(q.settings.Limiters, Tally{})}
+}
 
 // failed counts requests that failed.
 func (f *Facts) failed(n int) {
-	for limiter := range 1 + len(f.Others) {
+	for limiter := range f.Len() {
 		f.Of(limiter).Denied += n
 	}
 }

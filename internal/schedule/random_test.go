@@ -293,7 +293,7 @@ func (w *world) deliver(i int) {
 // judge checks that what a reply granted went to requests, or is told, and that no waiting request
 // passed another one.
 func (w *world) judge(b *Batch, g *protocol.Reply, f Facts) {
-	given := f.Unclaimed
+	given := f.First.Unclaimed
 	for _, r := range b.Settled {
 		o := r.Outcome
 		switch {
@@ -312,8 +312,8 @@ func (w *world) judge(b *Batch, g *protocol.Reply, f Facts) {
 			}
 		}
 	}
-	if given != f.Own {
-		w.t.Fatalf("%d permits were granted, but %d were given\n%v", f.Own, given, w.log)
+	if given != f.First.Own {
+		w.t.Fatalf("%d permits were granted, but %d were given\n%v", f.First.Own, given, w.log)
 	}
 }
 

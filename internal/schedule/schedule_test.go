@@ -410,7 +410,7 @@ func TestRequestsFailWithTheCallThatTheyWaitFor(t *testing.T) {
 	s.refuse(stalled, 100*ms)
 	s.join(queued, waiting)
 	f := s.q.Fail(s.m, b, failed, behind)
-	if f.Denied != 3 || f.Behind != 2 || try.Outcome.Err != failed || queued.Outcome.Err != behind ||
+	if f.First.Denied != 3 || f.Behind != 2 || try.Outcome.Err != failed || queued.Outcome.Err != behind ||
 		waiting.Outcome.Err != behind {
 		t.Errorf("%+v; errors %v, %v, %v", f, try.Outcome.Err, queued.Outcome.Err, waiting.Outcome.Err)
 	}

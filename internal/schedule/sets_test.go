@@ -25,6 +25,11 @@ func newSetStory(t *testing.T) *story {
 // pair returns permits of two limiters.
 func pair(n, other int64) protocol.Permits { return protocol.Permits{First: n, Rest: []int64{other}} }
 
+// tallies returns those of two limiters.
+func tallies(first, other Tally) protocol.PerLimiter[Tally] {
+	return protocol.PerLimiter[Tally]{First: first, Rest: []Tally{other}}
+}
+
 // both returns a request for permits of two limiters.
 func both(n, other int64) *Request { return &Request{Permits: pair(n, other)} }
 
@@ -97,7 +102,7 @@ func TestSettleASet(t *testing.T) {
 			outcome{0, [2]time.Duration{7 * ms, 0}},
 		),
 	)
-	want := Facts{Tally: Tally{Own: 5, Denied: 1}, Others: []Tally{{Own: 5, Denied: 1}}, Granted: 3, Refused: true}
+	want := Facts{PerLimiter: tallies(Tally{Own: 5, Denied: 1}, Tally{Own: 5, Denied: 1}), Granted: 3, Refused: true}
 	if !reflect.DeepEqual(f, want) {
 		t.Errorf("%+v, expected %+v", f, want)
 	}
@@ -145,7 +150,10 @@ func TestPermitsOfASetThatNobodyGets(t *testing.T) {
 	b := s.sends(leaves, refused)
 	s.q.Leave(leaves)
 	f := s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{9, 0}, outcome{granted: 1}, outcome{0, [2]time.Duration{0, ms}}))
-	want := Facts{Tally: Tally{Own: 1, Unclaimed: 1}, Others: []Tally{{Own: 2, Unclaimed: 2, Denied: 1}}, Refused: true}
+	want := Facts{
+		PerLimiter: tallies(Tally{Own: 1, Unclaimed: 1}, Tally{Own: 2, Unclaimed: 2, Denied: 1}),
+		Refused:    true,
+	}
 	if !reflect.DeepEqual(f, want) || refused.Outcome.Allowed {
 		t.Errorf("%+v, expected %+v; %+v", f, want, refused.Outcome)
 	}
@@ -223,7 +231,7 @@ func TestRequestsOfASetThatAreNotDecided(t *testing.T) {
 			outcome{granted: -2},
 		),
 	)
-	if want := (Facts{Others: []Tally{{Denied: 1}}}); !reflect.DeepEqual(f, want) ||
+	if want := (Facts{PerLimiter: tallies(Tally{}, Tally{Denied: 1})}); !reflect.DeepEqual(f, want) ||
 		above.Outcome.Err != error(MemberError{1, ErrExceedsRate}) {
 		t.Errorf("%#v, %+v", above.Outcome.Err, f)
 	}
@@ -253,7 +261,7 @@ func TestASetAboveARate(t *testing.T) {
 	b = s.sends(first, behind, above)
 	f := s.q.Settle(s.m, b,
 		s.replyOfBoth(b, [2]int64{}, outcome{0, [2]time.Duration{100 * ms, 0}}, outcome{granted: -2}))
-	if !errors.Is(above.Outcome.Err, ErrExceedsRate) || f.Denied != 0 || f.Others[0].Denied != 1 {
+	if !errors.Is(above.Outcome.Err, ErrExceedsRate) || f.First.Denied != 0 || f.Of(1).Denied != 1 {
 		t.Errorf("%v, %+v", above.Outcome.Err, f)
 	}
 	s.wakes(100 * ms)
@@ -273,9 +281,9 @@ func TestSetsBehindACallThatFails(t *testing.T) {
 		}
 		s.join(later)
 		f := s.q.Fail(s.m, b, failed, behind)
-		want := Facts{Tally: Tally{Denied: 2}, Others: []Tally{{Denied: 2}}, Behind: 1}
+		want := Facts{PerLimiter: tallies(Tally{Denied: 2}, Tally{Denied: 2}), Behind: 1}
 		if stalled {
-			want = Facts{Tally: Tally{Denied: 1}, Others: []Tally{{Denied: 1}}}
+			want = Facts{PerLimiter: tallies(Tally{Denied: 1}, Tally{Denied: 1})}
 		}
 		if !reflect.DeepEqual(f, want) || r.Outcome.Err != failed || !stalled && later.Outcome.Err != behind ||
 			s.q.Idle() == stalled {

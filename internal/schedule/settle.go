@@ -30,7 +30,7 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 		q.settleUpTo(b, g, &f)
 	} else {
 		beaten = q.apply(m, b, g, &f)
-		q.ledger.Granted(f.Own)
+		q.ledger.Granted(f.First.Own)
 	}
 	if f.Refused {
 		q.ledger.Refused(m.Mono)
@@ -141,7 +141,7 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 			case goes:
 			case !late.IsZero():
 				q.settle(b, r, Outcome{Err: NotInTimeError{late}})
-				f.Denied++
+				f.First.Denied++
 			default:
 				q.settle(b, r, grant(g, v.free, &outcomes))
 				f.Granted++
@@ -163,7 +163,7 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 				q.again(r, first)
 				continue
 			}
-			beaten = beaten || f.Own == 0 && !r.free.IsZero() && !since.Before(r.free)
+			beaten = beaten || f.First.Own == 0 && !r.free.IsZero() && !since.Before(r.free)
 			q.goesToSleep(r, since.Add(v.wait), refusal(g, v, &outcomes), free)
 		case refused:
 			q.refuse(b, r, since.Add(v.wait), refusal(g, v, &outcomes), f)
@@ -183,7 +183,7 @@ func (q *Queue) tally(b *Batch, g *protocol.Reply, f *Facts) {
 		for i, group := range b.Ask.Groups {
 			*own += max(g.Granted(i, group), 0) * *group.Permits.Of(limiter)
 		}
-		if of := g.Of(limiter); f.Own > 0 && !g.Local() { // local grants have no record
+		if of := g.Of(limiter); f.First.Own > 0 && !g.Local() { // local grants have no record
 			q.pacer.members[limiter].share.Granted(of.At, of.Interval, *own)
 		}
 	}
@@ -204,9 +204,9 @@ func (q *Queue) refuse(b *Batch, r *Request, free time.Time, o Outcome, f *Facts
 		o.Err = NotInTimeError{free}
 	}
 	q.settle(b, r, o)
-	f.Denied += oneIf(o.others == nil || o.RetryAfter > 0)
+	f.First.Denied += oneIf(o.others == nil || o.RetryAfter > 0)
 	for i, other := range o.others {
-		f.Others[i].Denied += oneIf(other.RetryAfter > 0)
+		f.Of(1 + i).Denied += oneIf(other.RetryAfter > 0)
 	}
 	f.Refused = true
 }
@@ -228,18 +228,18 @@ func (q *Queue) turns(g *protocol.Reply, since time.Time) *turns {
 // settleUpTo applies a reply to the only request of a batch, which takes what it is granted.
 func (q *Queue) settleUpTo(b *Batch, g *protocol.Reply, f *Facts) {
 	r, taken := b.members[0][0], g.Granted(0, b.Ask.Groups[0])
-	f.Own = taken
+	f.First.Own = taken
 	switch {
 	case r.state == Abandoned:
 		r.state.To(Gone)
-		f.Unclaimed = taken
+		f.First.Unclaimed = taken
 		return
 	case taken == 0 && g.Notes.Has(protocol.More): // expired records remain
 		q.land(r, Queued)
 		q.upTo = append(q.upTo, r)
 		return
 	case taken == 0:
-		f.Denied++
+		f.First.Denied++
 	default:
 		f.Granted++
 	}

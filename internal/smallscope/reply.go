@@ -85,7 +85,7 @@ func (s *search) receive(w *world, i, at int) {
 			c.served = g.Now
 		}
 		g.Began = call.last.Mono
-		if f := c.queue.Settle(m, call.batch, &g); f.Own+g.Ahead > 0 && s.Clients[i].Granularity > 0 {
+		if f := c.queue.Settle(m, call.batch, &g); f.First.Own+g.Ahead > 0 && s.Clients[i].Granularity > 0 {
 			c.recent.Add(g.ID)
 		}
 		s.settled(w, i, call)
