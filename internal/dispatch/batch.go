@@ -236,11 +236,11 @@ func (q *queue) settled(r *schedule.Request) {
 		q.client.waiting.Add(-1)
 	}
 	own, o := r.Owner.(*request), &r.Outcome
-	if !o.Allowed {
+	if !o.First.Allowed {
 		return
 	}
 	if own.source != nil {
-		*own.source = Source{o.Local, o.At}
+		*own.source = Source{o.Local, o.First.At}
 	}
 	for i := range own.sources {
 		own.sources[i] = Source{o.Local, o.Of(i).At}

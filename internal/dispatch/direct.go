@@ -134,7 +134,7 @@ func (q *queue) undo(r *request) {
 	if r.source != nil {
 		sources = []Source{*r.source}
 	}
-	if r.Outcome.Allowed {
+	if r.Outcome.First.Allowed {
 		for i, l := range q.limiters {
 			n := *r.Permits.Of(i)
 			if r.Kind == schedule.UpTo {

@@ -47,7 +47,7 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 	if instalments != nil {
 		a.Taken = instalments.Taken
 	}
-	return outcome.Result, false, err
+	return outcome.First.Result, false, err
 }
 
 // waits makes a request one that waits, at most until ctx ends.

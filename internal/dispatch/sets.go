@@ -163,7 +163,7 @@ func (c *Client) ServeAll(
 		return nil, false, err
 	}
 	results = make([]Result, len(limiters))
-	for i := range results {
+	for i := range outcome.Len() {
 		results[i] = outcome.Of(i).Result
 	}
 	return results, false, nil

@@ -1407,8 +1407,8 @@ var mutations = []mutation{
 		why:  "a request that does not wait, and is refused for a set, is told to come back at once",
 		old:  "if free && (first != nil || len(q.reservations) == 0) {", new: "if free {",
 	},
-	{file: "internal/schedule/outcome.go", why: "an outcome without a reply has fewer results than limiters",
-		old: "case limiter <= len(o.others):", new: "default:"},
+	{file: "internal/dispatch/sets.go", why: "an outcome without a reply has fewer results than limiters",
+		old: "for i := range outcome.Len() {", new: "for i := range results {"},
 	{
 		file: "internal/dispatch/body.go",
 		why:  "an error of a set does not say which limiter has no rate",
@@ -1416,7 +1416,7 @@ var mutations = []mutation{
 		new:  "{ return err }",
 	},
 	{file: "internal/schedule/request.go", why: "the longest wait of a set counts for each of its limiters",
-		old: "limiter == i+1 {", new: "limiter == i+1 && false {"},
+		old: "r.Outcome.Of(limiter).RetryAfter - longest)", new: "0 * longest)"},
 	{
 		file: "internal/schedule/permits.go",
 		why:  "permits of callers that have left go to one whom another limiter refuses",

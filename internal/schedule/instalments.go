@@ -116,7 +116,8 @@ func (q *Queue) goesOn(m Moment, r *Request, g *protocol.Reply) (goes bool, late
 	if q.judges(r) && !g.Local() && !all.Before(r.End) {
 		return false, all
 	}
-	r.Outcome = Outcome{Result: Result{Limit: g.Rate, RetryAfter: r.free.Sub(m.Clock)}}
+	r.Outcome = Outcome{}
+	r.Outcome.First.Result = Result{Limit: g.Rate, RetryAfter: r.free.Sub(m.Clock)}
 	q.land(r, Refused)
 	return true, late
 }

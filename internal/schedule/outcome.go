@@ -9,27 +9,13 @@ import (
 
 // outcome.go has what a request comes to.
 
-// An Outcome is what became of a request.
+// An Outcome is what became of a request. It has a MemberOutcome of each limiter of a set if there
+// is a reply, and no error; otherwise only the first one, which is zero.
 type Outcome struct {
-	Result
+	protocol.PerLimiter[MemberOutcome]
 	Err   error
 	Taken int64 // permits that a request of kind UpTo took
-	At    int64 // score of the record of a grant, or when the process granted, µs
 	Local bool  // granted by the process
-	// of the other limiters of a set; nil without a reply, or with an error
-	others []MemberOutcome
-}
-
-// Of returns what the outcome says of a limiter, numbered from 0. Without a reply, and with an
-// error, it says nothing.
-func (o *Outcome) Of(limiter int) MemberOutcome {
-	switch {
-	case limiter == 0:
-		return MemberOutcome{o.Result, o.At}
-	case limiter <= len(o.others):
-		return o.others[limiter-1]
-	}
-	return MemberOutcome{}
 }
 
 // A MemberError is an error that is about one limiter of a set.
@@ -41,10 +27,10 @@ type MemberError struct {
 func (e MemberError) Error() string { return e.Err.Error() }
 func (e MemberError) Unwrap() error { return e.Err }
 
-// A MemberOutcome is what an outcome says of one limiter of a set.
+// A MemberOutcome is what an outcome says of one limiter.
 type MemberOutcome struct {
 	Result
-	At int64
+	At int64 // score of the record of a grant, or when the process granted, µs
 }
 
 // A Result is an outcome as the caller gets it.
@@ -57,41 +43,29 @@ type Result struct {
 	ResetAfter time.Duration
 }
 
-// grant returns the outcome of a grant, after which so many permits are free. It uses memory for
-// outcomes.
-func grant(g *protocol.Reply, free protocol.Permits, outcomes *[]MemberOutcome) Outcome {
-	o := Outcome{Result: Result{true, g.Rate, free.First, 0, g.NextAfter, g.ResetAfter}, At: g.At, Local: g.Local()}
-	if len(g.Others) == 0 {
-		return o
+// grant returns the outcome of a grant, after which so many permits are free. It uses memory.
+func grant(g *protocol.Reply, free protocol.Permits, memory *[]MemberOutcome) Outcome {
+	o := Outcome{PerLimiter: protocol.In(memory, g.Limiters()), Local: g.Local()}
+	for limiter := range o.Len() {
+		m := g.Of(limiter)
+		*o.Of(limiter) = MemberOutcome{
+			Result{true, m.Rate, *free.Of(limiter), 0, m.NextAfter, m.ResetAfter}, m.At,
+		}
 	}
-	from := len(*outcomes)
-	for i := range g.Others {
-		m := &g.Others[i]
-		*outcomes = append(*outcomes,
-			MemberOutcome{Result{true, m.Rate, free.Rest[i], 0, m.NextAfter, m.ResetAfter}, m.At})
-	}
-	o.others = (*outcomes)[from:]
 	return o
 }
 
 // refusal returns the outcome of a refusal. Each limiter of a set has a wait of its own. It uses
-// memory for outcomes.
-func refusal(g *protocol.Reply, v allotment, outcomes *[]MemberOutcome) Outcome {
-	o := Outcome{Result: Result{false, g.Rate, g.Free, v.wait, g.NextAfter, g.ResetAfter}}
-	if len(g.Others) == 0 {
-		return o
+// memory.
+func refusal(g *protocol.Reply, v allotment, memory *[]MemberOutcome) Outcome {
+	o := Outcome{PerLimiter: protocol.In(memory, g.Limiters())}
+	for limiter := range o.Len() {
+		m, wait := g.Of(limiter), v.wait
+		if o.Len() > 1 {
+			wait = g.WaitFor(v.group, limiter)
+		}
+		o.Of(limiter).Result = Result{false, m.Rate, m.Free, wait, m.NextAfter, m.ResetAfter}
 	}
-	o.RetryAfter = g.WaitFor(v.group, 0)
-	from := len(*outcomes)
-	for i := range g.Others {
-		m := &g.Others[i]
-		*outcomes = append(
-			*outcomes, MemberOutcome{
-				Result: Result{false, m.Rate, m.Free, g.WaitFor(v.group, 1+i), m.NextAfter, m.ResetAfter},
-			},
-		)
-	}
-	o.others = (*outcomes)[from:]
 	return o
 }
 
@@ -105,8 +79,8 @@ func oneIf(is bool) int {
 // remember keeps the refusals of a batch for the deny cache.
 func (q *Queue) remember(m Moment, b *Batch, g *protocol.Reply) {
 	for _, r := range b.Settled {
-		if o := &r.Outcome; r.Kind == Try && !o.Allowed && o.Err == nil {
-			if refusal, holds := q.Refusal(m, r.Permits.First, o.Result, g); holds {
+		if o := &r.Outcome; r.Kind == Try && !o.First.Allowed && o.Err == nil {
+			if refusal, holds := q.Refusal(m, r.Permits.First, o.First.Result, g); holds {
 				b.Refusals = append(b.Refusals, refusal)
 			}
 		}
@@ -134,10 +108,9 @@ func (q *Queue) correct(m Moment, b *Batch, local bool) {
 		if r.Kind == Wait || r.Outcome.Err != nil {
 			continue
 		}
-		o := &r.Outcome
-		o.Result = q.Corrected(m, r.Permits.First, o.Result, local)
-		for i := range o.others {
-			o.others[i].Result = q.Corrected(m, r.Permits.Rest[i], o.others[i].Result, local)
+		for limiter := range r.Outcome.Len() {
+			of := r.Outcome.Of(limiter)
+			of.Result = q.Corrected(m, *r.Permits.Of(limiter), of.Result, local)
 		}
 	}
 }

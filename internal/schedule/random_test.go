@@ -299,14 +299,14 @@ func (w *world) judge(b *Batch, g *protocol.Reply, f Facts) {
 		switch {
 		case r.Kind == UpTo:
 			given += o.Taken
-		case o.Allowed:
+		case o.First.Allowed:
 			given += r.Permits.First
 		}
-		if o.Remaining < 0 ||
-			!o.Allowed && o.Err == nil && r.Permits.First <= w.rate && r.Kind == Try && o.RetryAfter <= 0 {
+		if o.First.Remaining < 0 ||
+			!o.First.Allowed && o.Err == nil && r.Permits.First <= w.rate && r.Kind == Try && o.First.RetryAfter <= 0 {
 			w.t.Fatalf("an outcome of %+v\n%v", o, w.log)
 		}
-		for first := w.q.line.first; o.Allowed && r.Kind == Wait && first != nil; first = first.next {
+		for first := w.q.line.first; o.First.Allowed && r.Kind == Wait && first != nil; first = first.next {
 			if first.place < r.place && first.Permits.First <= w.rate && first.asked == b.number {
 				w.t.Fatalf("request for %d passed one for %d\n%v", r.Permits.First, first.Permits.First, w.log)
 			}

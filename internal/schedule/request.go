@@ -77,13 +77,11 @@ func (r *Request) FreeAt(limiter int) time.Time {
 	if r.free.IsZero() {
 		return r.free
 	}
-	longest, wait := r.Outcome.RetryAfter, r.Outcome.RetryAfter
-	for i, of := range r.Outcome.others {
-		if longest = max(longest, of.RetryAfter); limiter == i+1 {
-			wait = of.RetryAfter
-		}
+	longest := time.Duration(0)
+	for other := range r.Outcome.Len() {
+		longest = max(longest, r.Outcome.Of(other).RetryAfter)
 	}
-	return r.free.Add(wait - longest)
+	return r.free.Add(r.Outcome.Of(limiter).RetryAfter - longest)
 }
 
 // Settled reports whether the outcome is final.

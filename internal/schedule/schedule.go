@@ -149,7 +149,7 @@ func (q *Queue) InFlight() *Batch { return q.inFlight }
 // known.
 func (q *Queue) RetryAfter() (wait time.Duration, known bool) {
 	if first := q.line.first; first != nil && !first.free.IsZero() {
-		return first.Outcome.RetryAfter, true
+		return first.Outcome.First.RetryAfter, true
 	}
 	return 0, false
 }

@@ -202,7 +202,7 @@ func TestATimeoutEndsTheLinger(t *testing.T) {
 	s.q.Expire(short)
 	b = s.sends(short)
 	s.q.Settle(s.m, b, s.reply(b, 7, 0, 1))
-	if !short.Outcome.Allowed {
+	if !short.Outcome.First.Allowed {
 		t.Errorf("the request is %v", short.state)
 	}
 }
@@ -452,8 +452,8 @@ func TestReserve(t *testing.T) {
 	s.join(try)
 	b := s.sends(first, try)
 	s.q.Settle(s.m, b, s.reply(b, 2, 100*ms, 0, 0))
-	if o := try.Outcome; o.Remaining != 0 || o.RetryAfter != 100*ms || o.NextAfter != 100*ms ||
-		o.ResetAfter != 100*ms {
+	if o := try.Outcome; o.First.Remaining != 0 || o.First.RetryAfter != 100*ms || o.First.NextAfter != 100*ms ||
+		o.First.ResetAfter != 100*ms {
 		t.Errorf("%+v", o)
 	}
 }

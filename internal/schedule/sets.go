@@ -87,11 +87,11 @@ func (q *Queue) tellOthers(b *Batch, granted int) {
 			continue
 		}
 		served := time.Time{}
-		if r.Outcome.Allowed {
+		if r.Outcome.First.Allowed {
 			served = b.started
 		}
 		q.release(r, served)
-		gaveUp = gaveUp || !r.Outcome.Allowed
+		gaveUp = gaveUp || !r.Outcome.First.Allowed
 	}
 	if gaveUp {
 		q.outdate(nil, time.Time{})

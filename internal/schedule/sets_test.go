@@ -126,15 +126,15 @@ func TestSettleASet(t *testing.T) {
 			continue
 		}
 		o := r.Outcome
-		first, other := o.Result, o.Of(1)
+		first, other := o.First, *o.Of(1)
 		if first.Allowed != want.allowed || other.Allowed != want.allowed ||
 			[2]int64{first.Remaining, other.Remaining} != want.remaining ||
 			[2]time.Duration{first.RetryAfter, other.RetryAfter} != want.waits || first.Limit != 10 ||
 			other.Limit != 10 {
 			t.Errorf("request %d: %+v", i, o)
 		}
-		if want.allowed && other.At != o.At+1 {
-			t.Errorf("request %d has records at %d and %d", i, o.At, other.At)
+		if want.allowed && other.At != first.At+1 {
+			t.Errorf("request %d has records at %d and %d", i, first.At, other.At)
 		}
 	}
 	if !s.q.Idle() {
@@ -154,7 +154,7 @@ func TestPermitsOfASetThatNobodyGets(t *testing.T) {
 		PerLimiter: tallies(Tally{Own: 1, Unclaimed: 1}, Tally{Own: 2, Unclaimed: 2, Denied: 1}),
 		Refused:    true,
 	}
-	if !reflect.DeepEqual(f, want) || refused.Outcome.Allowed {
+	if !reflect.DeepEqual(f, want) || refused.Outcome.First.Allowed {
 		t.Errorf("%+v, expected %+v; %+v", f, want, refused.Outcome)
 	}
 }
@@ -183,7 +183,7 @@ func TestASetWaitsForTheSlowest(t *testing.T) {
 	b = s.sends(first, second)
 	s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{4, 1}, outcome{granted: 1}, outcome{0, [2]time.Duration{0, 100 * ms}}))
 	s.wakes(100 * ms)
-	if !first.Outcome.Allowed || first.Outcome.Remaining != 4 || first.Outcome.Of(1).Remaining != 1 ||
+	if !first.Outcome.First.Allowed || first.Outcome.First.Remaining != 4 || first.Outcome.Of(1).Remaining != 1 ||
 		second.state != Refused {
 		t.Errorf("%+v; the second one is %v", first.Outcome, second.state)
 	}
@@ -198,9 +198,9 @@ func TestFreeAt(t *testing.T) {
 		{300 * ms, 0, 300 * ms},
 	} {
 		r := &Request{Permits: protocol.Permits{First: 1, Rest: []int64{1, 1}}}
-		r.Outcome = Outcome{
-			Result: Result{RetryAfter: waits[0]},
-			others: []MemberOutcome{{Result: Result{RetryAfter: waits[1]}}, {Result: Result{RetryAfter: waits[2]}}},
+		r.Outcome.PerLimiter = protocol.Same(len(waits), MemberOutcome{})
+		for limiter, wait := range waits {
+			r.Outcome.Of(limiter).RetryAfter = wait
 		}
 		if at := r.FreeAt(0); !at.IsZero() {
 			t.Errorf("when it is not known: %v", at)
@@ -374,7 +374,7 @@ func TestWhatSetsWaitForIsKeptFree(t *testing.T) {
 	if f.Granted != 1 || !f.Sleeps || second.state != Refused || try.state != Settled {
 		t.Errorf("%+v; the requests are %v and %v", f, second.state, try.state)
 	}
-	if o := try.Outcome; o.Remaining != 0 || o.RetryAfter != 50*ms {
+	if o := try.Outcome; o.First.Remaining != 0 || o.First.RetryAfter != 50*ms {
 		t.Errorf("%+v", o)
 	}
 	s.wakes(50 * ms)
@@ -407,7 +407,7 @@ func TestAKeepIsNoReasonToTryAtOnce(t *testing.T) {
 		if reservations {
 			want = 50 * ms
 		}
-		if o := try.Outcome; o.Remaining != 0 || o.RetryAfter != want || o.NextAfter != want {
+		if o := try.Outcome; o.First.Remaining != 0 || o.First.RetryAfter != want || o.First.NextAfter != want {
 			t.Errorf("reservations %v: %+v, expected a wait of %v", reservations, o, want)
 		}
 	}

@@ -204,9 +204,8 @@ func (q *Queue) refuse(b *Batch, r *Request, free time.Time, o Outcome, f *Facts
 		o.Err = NotInTimeError{free}
 	}
 	q.settle(b, r, o)
-	f.First.Denied += oneIf(o.others == nil || o.RetryAfter > 0)
-	for i, other := range o.others {
-		f.Of(1 + i).Denied += oneIf(other.RetryAfter > 0)
+	for limiter := range o.Len() {
+		f.Of(limiter).Denied += oneIf(o.Len() == 1 || o.Of(limiter).RetryAfter > 0)
 	}
 	f.Refused = true
 }
@@ -243,8 +242,8 @@ func (q *Queue) settleUpTo(b *Batch, g *protocol.Reply, f *Facts) {
 	default:
 		f.Granted++
 	}
-	outcome := grant(g, freeOf(g), nil)
-	outcome.Allowed, outcome.Taken = taken > 0, taken
+	outcome := grant(g, freeOf(g), new([]MemberOutcome))
+	outcome.First.Allowed, outcome.Taken = taken > 0, taken
 	q.settle(b, r, outcome)
 }
 

@@ -196,10 +196,10 @@ func (s *stage) settled(b *Batch) {
 		switch {
 		case o.Err != nil:
 			s.say("%s: error: %v", name, o.Err)
-		case o.Allowed:
-			s.say("%s: granted, %d are left", name, o.Remaining)
+		case o.First.Allowed:
+			s.say("%s: granted, %d are left", name, o.First.Remaining)
 		default:
-			s.say("%s: refused, its permits are free in %v", name, o.RetryAfter)
+			s.say("%s: refused, its permits are free in %v", name, o.First.RetryAfter)
 		}
 	}
 }

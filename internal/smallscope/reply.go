@@ -101,7 +101,7 @@ func (s *search) settled(w *world, i int, call *call) {
 			violated("a request for %d is settled that nobody waits for", r.Permits.First)
 		}
 		c.callers = slices.Delete(c.callers, at, at+1)
-		if n := r.Permits.First; r.Outcome.Allowed {
+		if n := r.Permits.First; r.Outcome.First.Allowed {
 			if r.Kind == schedule.UpTo {
 				n = r.Outcome.Taken
 			}
