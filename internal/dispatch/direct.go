@@ -16,7 +16,7 @@ import (
 // records.
 func (l *Limiter) Free(ctx context.Context, check bool) (int64, error) {
 	g, err := l.count(ctx, protocol.BatchAsk{Check: check})
-	return g.Free, err
+	return g.First.Free, err
 }
 
 // count makes a call that grants nothing: it counts expired permits back and returns what is free.
@@ -34,15 +34,15 @@ func (l *Limiter) count(ctx context.Context, ask protocol.BatchAsk) (g protocol.
 		if err != nil {
 			return g, sent.Explain(err)
 		}
-		l.learn(g.Rate, g.Interval)
+		l.learn(g.First.Rate, g.First.Interval)
 		switch {
-		case g.Notes.Has(protocol.Many):
+		case g.First.Notes.Has(protocol.Many):
 			if err = l.Recount(ctx); err != nil || !ask.Check && !ask.Rebuild {
 				return g, err
 			}
 			ask = protocol.BatchAsk{}
-		case g.Notes.Has(protocol.More):
-			ask.Rebuild = ask.Rebuild || g.Notes.Has(protocol.RebuildPending)
+		case g.First.Notes.Has(protocol.More):
+			ask.Rebuild = ask.Rebuild || g.First.Notes.Has(protocol.RebuildPending)
 		default:
 			return g, nil
 		}
@@ -71,8 +71,8 @@ func (l *Limiter) Stay(ctx context.Context) (time.Duration, error) {
 		g, err := within(ctx, l, func(ctx context.Context) (protocol.Reply, error) {
 			return l.DoWithRetry(ctx, new(script.Attempts), ask)
 		})
-		if err != nil || !g.Notes.Has(protocol.More) { // expired records that remain hide the keep-alive
-			return schedule.Kept(&g.Member), err
+		if err != nil || !g.First.Notes.Has(protocol.More) { // expired records that remain hide the keep-alive
+			return schedule.Kept(&g.First), err
 		}
 	}
 }

@@ -70,17 +70,17 @@ func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 // peeked returns what a reply means for the last group, a request for n permits. It stores a
 // refusal in the deny cache if it is real: Redis has the rate that refused.
 func (l *Limiter) peeked(n int64, g *protocol.Reply, ask protocol.BatchAsk, real bool, denials int64) (Result, error) {
-	last := len(ask.Groups) - 1
+	last, of := len(ask.Groups)-1, &g.First
 	switch g.Granted(last, ask.Groups[last]) {
 	case 1:
 		return Result{
-			Allowed: true, Limit: g.Rate, Remaining: g.Free + n, NextAfter: g.NextAfter, ResetAfter: g.ResetAfter,
+			Allowed: true, Limit: of.Rate, Remaining: of.Free + n, NextAfter: of.NextAfter, ResetAfter: of.ResetAfter,
 		}, nil
 	case -1:
 		return Result{}, schedule.ErrExceedsRate
 	}
 	result := Result{
-		Limit: g.Rate, Remaining: g.Free, RetryAfter: g.Wait(last), NextAfter: g.NextAfter, ResetAfter: g.ResetAfter,
+		Limit: of.Rate, Remaining: of.Free, RetryAfter: g.Wait(last), NextAfter: of.NextAfter, ResetAfter: of.ResetAfter,
 	}
 	m := l.client.now()
 	l.look(func(q *queue) {
@@ -110,7 +110,7 @@ func (l *Limiter) peek(ctx context.Context, ask protocol.BatchAsk) (g protocol.R
 	})
 	if err == nil {
 		g = *body.reply
-		l.learn(g.Rate, g.Interval)
+		l.learn(g.First.Rate, g.First.Interval)
 		return g, !body.own, nil
 	}
 	if l.settings.FallsBack && errors.Is(err, script.ErrUnavailable) {

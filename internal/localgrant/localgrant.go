@@ -255,11 +255,9 @@ func (d *Limiters) Peek(l *Limiter, ask protocol.BatchAsk, now time.Time, retry 
 func (s localBudget) decide(ask protocol.BatchAsk, retry time.Duration) protocol.Reply {
 	now := s.now.UnixMicro()
 	free := max(s.free(), 0)
-	g := protocol.Reply{
-		Member: protocol.Member{
-			Now: now, At: now, Rate: s.limit, Interval: s.interval, Notes: protocol.Local, Origin: record.NoOrigin,
-		},
-		Retry: retry,
+	g := protocol.Reply{Retry: retry}
+	g.First = protocol.Member{
+		Now: now, At: now, Rate: s.limit, Interval: s.interval, Notes: protocol.Local, Origin: record.NoOrigin,
 	}
 	g.MakeOutcomes(len(ask.Groups))
 	// size of the request that blocks others, and the first group behind it
@@ -295,15 +293,15 @@ func (s localBudget) decide(ask protocol.BatchAsk, retry time.Duration) protocol
 			g.Retry = min(g.Retry, wait)
 		}
 	}
-	g.Free = free
-	g.NextAfter, g.ResetAfter = s.times()
+	g.First.Free = free
+	g.First.NextAfter, g.First.ResetAfter = s.times()
 	return g
 }
 
 // decideAll makes the reply that allowall.lua would make.
 func decideAll(budgets []localBudget, ask protocol.BatchAsk, retry time.Duration) protocol.Reply {
 	now := budgets[0].now.UnixMicro()
-	g := protocol.Reply{Others: make([]protocol.Member, len(budgets)-1), Retry: retry}
+	g := protocol.Reply{Members: protocol.Same(len(budgets), protocol.Member{}), Retry: retry}
 	g.MakeOutcomes(len(ask.Groups))
 	blocked := false
 	for i, group := range ask.Groups {

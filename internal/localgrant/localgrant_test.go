@@ -36,10 +36,10 @@ func TestUntakeCountsWithinTheInterval(t *testing.T) {
 		g, known := d.Decide([]*Limiter{l},
 			protocol.BatchAsk{Groups: []protocol.Group{{Permits: protocol.Permits{First: 4}, Count: 1}}}, at,
 			time.Second)
-		if !known || g.At != at.UnixMicro() {
+		if !known || g.First.At != at.UnixMicro() {
 			t.Fatalf("%+v, %v", g, known)
 		}
-		return g.Free
+		return g.First.Free
 	}
 	take(start)
 	if n := d.Untake(l, 4, start, start.Add(999*time.Millisecond)); n != 4 {

@@ -611,14 +611,14 @@ var mutations = []mutation{
 		old: "in.Taken += r.Permits.First", new: "in.Taken = r.Permits.First"},
 	{
 		file: "internal/schedule/instalments.go",
-		why:  "after an instalment of the whole rate, the next one is asked for at once", old: "if last < g.Rate {",
-		new: "if last <= g.Rate {",
+		why:  "after an instalment of the whole rate, the next one is asked for at once", old: "if last < g.First.Rate {",
+		new: "if last <= g.First.Rate {",
 	},
 	{
 		file: "internal/schedule/instalments.go",
 		why:  "beside other clients, a caller waits until all permits are free at a time",
-		old:  "r.split(min(2*last, g.Rate))",
-		new:  "r.split(g.Rate)",
+		old:  "r.split(min(2*last, g.First.Rate))",
+		new:  "r.split(g.First.Rate)",
 	},
 	{
 		file: "internal/schedule/instalments.go",
@@ -711,7 +711,7 @@ var mutations = []mutation{
 	{file: "envoylimit/ask.go", why: "a rule that another one replaces applies to requests of Envoy",
 		old: "			a.limits = false", new: "			a.limits = true"},
 	{file: "internal/schedule/allot.go", why: "a caller of AllowAll whose wait is not known is refused",
-		old: "case g.Undecided(group) &&", new: "case g.Others == nil && g.Undecided(group) &&"},
+		old: "case g.Undecided(group) &&", new: "case g.Len() == 1 && g.Undecided(group) &&"},
 	{
 		file: "internal/schedule/allot.go",
 		why:  "each caller of a batch of AllowAll gets the remaining permits after the last one",
@@ -868,8 +868,8 @@ var mutations = []mutation{
 	{file: "internal/protocol/limiter.go", why: "a reply dates a lease to the end of its bucket",
 		old: "length > 1000 && lease {", new: "length > 1000 && false {"},
 	{file: "internal/schedule/lease.go", why: "a lease by the server's clock lasts twice as long",
-		old: "time.Duration(g.At-g.Now) * time.Microsecond, Permits",
-		new: "time.Duration(g.At-g.Now) * 2 * time.Microsecond, Permits",
+		old: "time.Duration(of.At-of.Now) * time.Microsecond, Permits",
+		new: "time.Duration(of.At-of.Now) * 2 * time.Microsecond, Permits",
 	},
 	{file: "internal/dispatch/lease.go", why: "what AllowAll took of one lease is lost if another one has too little",
 		old: "	if !l.lease.Untake(l.n) {", new: "	if l.lease.Left() < l.n {"},
@@ -1050,7 +1050,7 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/outcome.go",
 		why:  "the deny cache treats permits that are left to queued callers as used",
-		old:  "n <= g.Free || g.Local() ||",
+		old:  "n <= g.First.Free || g.Local() ||",
 		new:  "g.Local() ||",
 	},
 	{
@@ -1259,7 +1259,7 @@ var mutations = []mutation{
 	{file: "internal/schedule/settle.go", why: "a request is refused for its turn though Redis may come back",
 		old: "if !q.settings.FailFast || g.Local() {", new: "if !q.settings.FailFast {"},
 	{file: "internal/schedule/settle.go", why: "the turns know no interval before the queue has slept",
-		old: "	share.Dated(g.Interval, since.Sub(time.UnixMicro(g.Now)))\n", new: ""},
+		old: "	share.Dated(g.First.Interval, since.Sub(time.UnixMicro(g.First.Now)))\n", new: ""},
 	{file: "internal/schedule/allot.go", why: "a request waits for permits that are free when its caller leaves",
 		old: "!own.at.Before(r.End) {", new: "own.at.After(r.End) {"},
 	{

@@ -266,12 +266,11 @@ func (r *AcquireRequest) setGroups(ask BatchAsk) {
 
 // A Reply is the decoded reply of acquire.lua or allowall.lua, or a local reply in the same form.
 type Reply struct {
-	Member               // the first limiter
-	Others []Member      // that were asked together with it
-	ID     int64         // last three bytes of the first id of the call; 0 with others
-	Ahead  int64         // permits that were taken for a lease, dated At
-	Began  time.Time     // if Ahead: when the attempt was made, with a monotonic reading
-	Retry  time.Duration // wait before the next request; only in a local reply
+	Members
+	ID    int64         // last three bytes of the first id of the call; 0 with several limiters
+	Ahead int64         // permits that were taken for a lease, dated At
+	Began time.Time     // if Ahead: when the attempt was made, with a monotonic reading
+	Retry time.Duration // wait before the next request; only in a local reply
 	// for each group the result of Granted, and for each limiter a wait in µs; nil: all granted
 	outcomes []int64
 }
@@ -294,22 +293,11 @@ type Member struct {
 	Together time.Duration
 }
 
-// Limiters returns how many limiters were asked.
-func (r *Reply) Limiters() int { return 1 + len(r.Others) }
-
-// Of returns what the reply says of a limiter, numbered from 0.
-func (r *Reply) Of(limiter int) *Member {
-	if limiter == 0 {
-		return &r.Member
-	}
-	return &r.Others[limiter-1]
-}
-
 // Local reports whether this process made the reply, and not Redis.
-func (r *Reply) Local() bool { return r.Notes.Has(Local) }
+func (r *Reply) Local() bool { return r.First.Notes.Has(Local) }
 
 // figures is how many figures of outcomes a group has.
-func (r *Reply) figures() int { return 2 + len(r.Others) }
+func (r *Reply) figures() int { return 1 + r.Len() }
 
 // Granted returns how many requests of a group got their permits; below 0: the size exceeds the
 // rate, of limiter 0 (-1), 1 (-2) and so on. With UpTo it is the number of permits.
@@ -331,7 +319,7 @@ func (r *Reply) WaitFor(i, limiter int) time.Duration {
 
 // Wait returns how long the first refused request of a group has to wait.
 func (r *Reply) Wait(i int) (longest time.Duration) {
-	for limiter := range r.Limiters() {
+	for limiter := range r.Len() {
 		longest = max(longest, r.WaitFor(i, limiter))
 	}
 	return longest
@@ -340,8 +328,8 @@ func (r *Reply) Wait(i int) (longest time.Duration) {
 // Undecided reports whether the refused requests of a group must be made again at once: expired
 // records remain, or their waits are not known.
 func (r *Reply) Undecided(i int) bool {
-	return r.Others == nil && r.Notes.Has(More) ||
-		slices.Contains(r.outcomes[i*r.figures()+1:][:r.Limiters()], unknownWait)
+	return r.Len() == 1 && r.First.Notes.Has(More) ||
+		slices.Contains(r.outcomes[i*r.figures()+1:][:r.Len()], unknownWait)
 }
 
 // MakeOutcomes makes room for the outcomes of n groups, for a local reply.
@@ -378,35 +366,28 @@ func (r *AcquireRequest) Reply(e *Encoder, a *script.Attempts, reply []int64) (R
 // nothing else to tell.
 func (r *AcquireRequest) decode(e *Encoder, header, rest []int64) Reply {
 	next, interval := header[4], header[2]
-	g := Reply{
-		Member: Member{
-			Now:      r.now,
-			Rate:     header[1],
-			Interval: Millis(interval),
-			Free:     header[3],
-			Origin:   record.NoOrigin,
-		},
-		ID: r.id,
-	}
+	m := Member{Now: r.now, Rate: header[1], Interval: Millis(interval), Free: header[3], Origin: record.NoOrigin}
+	g := Reply{ID: r.id}
 	const fixed = 6 // figures of the rest, before two a group
 	if len(rest) > 0 {
-		g.Notes, g.Now, g.Origin, g.Ahead, g.Together = Notes(rest[0]), rest[1], rest[3], rest[4], Micros(rest[5])
+		m.Notes, m.Now, m.Origin, g.Ahead, m.Together = Notes(rest[0]), rest[1], rest[3], rest[4], Micros(rest[5])
 	}
 	if len(rest) > fixed {
 		g.outcomes = rest[fixed:]
 	}
 	if e.ServerTime {
-		e.served.Store(g.Now - serverSlack)
+		e.served.Store(m.Now - serverSlack)
 	}
 	if g.Ahead > 0 {
 		g.Began = r.began
 	}
-	g.At = e.Dated(g.Now, interval, g.Ahead > 0)
-	g.ResetAfter = Micros(g.At - g.Now + interval*1000)
+	m.At = e.Dated(m.Now, interval, g.Ahead > 0)
+	m.ResetAfter = Micros(m.At - m.Now + interval*1000)
 	if len(rest) > 0 {
-		g.ResetAfter = Micros(rest[2])
+		m.ResetAfter = Micros(rest[2])
 	}
-	g.NextAfter = nextAfter(next, g.ResetAfter)
+	m.NextAfter = nextAfter(next, m.ResetAfter)
+	g.First = m
 	return g
 }
 

@@ -156,7 +156,7 @@ func (r *AllowAll) Reply(a *script.Attempts, reply []int64) (g Reply, failed int
 	}
 	const header, figures = 2, 9
 	listed := reply[1] // groups
-	g.Others = make([]Member, len(r.Parts)-1)
+	g.Members = Same(len(r.Parts), Member{})
 	for i := range r.Parts {
 		f := reply[header+i*figures:][:figures]
 		*g.Of(i) = Member{

@@ -107,7 +107,7 @@ func (r *AllowAll) ReplyOfMany(a *script.Attempts, reply []int64, place int) (Re
 	if err := statusOf(a, reply[0]); err != nil {
 		return Reply{}, err
 	}
-	g := Reply{Others: make([]Member, len(r.Parts)-1)}
+	g := Reply{Members: Same(len(r.Parts), Member{})}
 	for i := range r.Parts {
 		f := reply[i*figuresOfMany:]
 		at := r.Parts[i].Dated(r.dated, f[2], false)

@@ -127,11 +127,11 @@ func FuzzAcquireMany(f *testing.F) {
 		}
 		for i := range requests {
 			g, err := requests[i].ReplyOfMany(&encoders[i], new(script.Attempts), cmd.Val(), i)
-			check(i, &requests[i].member, size, refusal(size > encoders[i].Own.Permits), g.Member, err)
+			check(i, &requests[i].member, size, refusal(size > encoders[i].Own.Permits), g.First, err)
 		}
 		g, err := joint.ReplyOfMany(new(script.Attempts), cmd.Val(), singles)
 		if err != nil {
-			g.Others = make([]Member, limiters-singles-1)
+			g.Members = Same(limiters-singles, Member{})
 		}
 		for i, n := range []int64{size, 1} {
 			check(singles+i, &joint.Parts[i].member, n, refusal(size > encoders[singles].Own.Permits), *g.Of(i), err)
@@ -233,12 +233,12 @@ func TestSharedCommandTellsTheNextPermit(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[bool]time.Duration{false: minute, true: minute - 20*time.Second}[next]
-		if g, err := single.ReplyOfMany(&e, new(script.Attempts), cmd.Val(), 0); err != nil || g.Free != 2 ||
-			g.NextAfter != want {
+		if g, err := single.ReplyOfMany(&e, new(script.Attempts), cmd.Val(), 0); err != nil || g.First.Free != 2 ||
+			g.First.NextAfter != want {
 			t.Errorf("asked for: %v: %+v, %v, want %v", next, g, err, want)
 		}
 		if g, err := joint.ReplyOfMany(new(script.Attempts), cmd.Val(), 1); err != nil ||
-			g.NextAfter != minute-20*time.Second {
+			g.First.NextAfter != minute-20*time.Second {
 			t.Errorf("AllowAll: %+v, %v", g, err) // it always asks
 		}
 	}

@@ -12,6 +12,9 @@ type PerLimiter[T any] struct {
 // Permits are a number of permits for each limiter.
 type Permits = PerLimiter[int64]
 
+// Members are what a reply says of each limiter.
+type Members = PerLimiter[Member]
+
 // Same returns the same value for so many limiters.
 func Same[T any](limiters int, value T) PerLimiter[T] {
 	return PerLimiter[T]{value, slices.Repeat([]T{value}, limiters-1)}

@@ -36,41 +36,41 @@ func TestAcquireReplies(t *testing.T) {
 	}{
 		"all granted": {
 			reply: []int64{0, 10, 1000, 4, 0, 0},
-			want: Reply{Member: Member{
+			want: Reply{Members: Members{First: Member{
 				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
 				NextAfter: time.Second + 700*time.Microsecond, ResetAfter: time.Second + 700*time.Microsecond,
-			}},
+			}}},
 			granted: []int64{3, 7},
 		},
 		"all granted, with the next permit": {
 			reply: []int64{0, 10, 1000, 4, 2500, 0},
-			want: Reply{Member: Member{
+			want: Reply{Members: Members{First: Member{
 				Now: now, At: now + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
 				NextAfter: 2500 * time.Microsecond, ResetAfter: time.Second + 700*time.Microsecond,
-			}},
+			}}},
 			granted: []int64{3, 7},
 		},
 		"all granted, with fractions": {
 			reply: []int64{0, 10, 100, 4, 100_001, 0}, // not after the permits granted now
-			want: Reply{Member: Member{
+			want: Reply{Members: Members{First: Member{
 				Now: now, At: now, Rate: 10, Interval: 100 * ms, Free: 4, Origin: record.NoOrigin, NextAfter: 100 * ms,
 				ResetAfter: 100 * ms,
-			}},
+			}}},
 			granted: []int64{3, 7},
 		},
 		"all granted, by the server's clock": {
 			options: Options{ServerTime: true},
 			reply:   []int64{0, 10, 1000, 4, 0, 6, 0, later, 1_000_700, -2, 0, 0},
-			want: Reply{Member: Member{
+			want: Reply{Members: Members{First: Member{
 				Now: later, At: later + 700, Rate: 10, Interval: time.Second, Free: 4, Origin: record.NoOrigin,
 				NextAfter: time.Second + 700*time.Microsecond, ResetAfter: time.Second + 700*time.Microsecond,
-			}},
+			}}},
 			granted: []int64{3, 7},
 			served:  later - 1e6,
 		},
 		"all granted, with notes": {
 			reply: []int64{0, 10, 1000, 0, 1, 6, int64(More | 1), now, 5000, 77, 0, 0},
-			want: Reply{Member: Member{
+			want: Reply{Members: Members{First: Member{
 				Now:        now,
 				At:         now + 700,
 				Rate:       10,
@@ -79,15 +79,15 @@ func TestAcquireReplies(t *testing.T) {
 				Origin:     77,
 				NextAfter:  time.Microsecond,
 				ResetAfter: 5 * ms,
-			}},
+			}}},
 		},
 		"a lease": {
 			options: Options{Lease: 40 * ms},
 			reply:   []int64{0, 10, 1000, 1, 0, 6, 0, now, 1_009_700, -2, 3, 0},
-			want: Reply{Member: Member{
+			want: Reply{Members: Members{First: Member{
 				Now: now, At: now + 39_700, Rate: 10, Interval: time.Second, Free: 1, Origin: record.NoOrigin,
 				NextAfter: 1_009_700 * time.Microsecond, ResetAfter: 1_009_700 * time.Microsecond,
-			}, Ahead: 3},
+			}}, Ahead: 3},
 			granted: []int64{3, 7},
 		},
 		"refused": {
@@ -110,7 +110,7 @@ func TestAcquireReplies(t *testing.T) {
 				-1,
 				0,
 			},
-			want: Reply{Member: Member{
+			want: Reply{Members: Members{First: Member{
 				Now:       now,
 				At:        now + 49_700,
 				Rate:      10,
@@ -119,12 +119,12 @@ func TestAcquireReplies(t *testing.T) {
 				Notes:     RateMismatch | ForeignWriter,
 				Origin:    5,
 				NextAfter: 2500 * time.Microsecond, ResetAfter: 9 * ms,
-			}, outcomes: []int64{1, 2500, -1, 0}},
+			}}, outcomes: []int64{1, 2500, -1, 0}},
 			granted: []int64{1, -1},
 		},
 		"refused, with waiting callers": {
 			reply: []int64{0, 10, 1000, 1, 2000, 10, 0, now, 9000, 5, 0, 4500, 1, 2500, 0, 0},
-			want: Reply{Member: Member{
+			want: Reply{Members: Members{First: Member{
 				Now:        now,
 				At:         now + 700,
 				Rate:       10,
@@ -134,16 +134,16 @@ func TestAcquireReplies(t *testing.T) {
 				NextAfter:  2 * ms,
 				ResetAfter: 9 * ms,
 				Together:   4500 * time.Microsecond,
-			}, outcomes: []int64{1, 2500, 0, 0}},
+			}}, outcomes: []int64{1, 2500, 0, 0}},
 			granted: []int64{1, 0},
 		},
 		"longest interval": {
 			reply: []int64{0, 10, 1e15 - 1, 4, 0, 6, 0, now, math.MaxInt64, -2, 0, 0},
-			want: Reply{Member: Member{
+			want: Reply{Members: Members{First: Member{
 				Now: now, At: now + 700, Rate: 10, Interval: Millis(math.MaxInt64), Free: 4, Origin: record.NoOrigin,
 				NextAfter:  time.Duration(math.MaxInt64 / 1000 * 1000),
 				ResetAfter: time.Duration(math.MaxInt64 / 1000 * 1000),
-			}},
+			}}},
 		},
 	} {
 		r, e := sent(of.options, now, one)
@@ -166,10 +166,10 @@ func TestAcquireReplies(t *testing.T) {
 		if e.served.Load() != of.served {
 			t.Errorf("%s: a new call is not before %d, want %d", name, e.served.Load(), of.served)
 		}
-		shared := got.Shared()
-		if shared.Now != got.Now || shared.Rate != got.Rate || shared.Free != got.Free ||
-			shared.Interval != got.Interval ||
-			shared.Origin != got.Origin || shared.Foreign != (of.want.Notes&ForeignWriter != 0) {
+		shared := got.First.Shared()
+		if shared.Now != got.First.Now || shared.Rate != got.First.Rate || shared.Free != got.First.Free ||
+			shared.Interval != got.First.Interval ||
+			shared.Origin != got.First.Origin || shared.Foreign != (of.want.First.Notes&ForeignWriter != 0) {
 			t.Errorf("%s: the fair share has %+v", name, shared)
 		}
 	}
@@ -297,7 +297,7 @@ func TestAllowAllReplies(t *testing.T) {
 	} {
 		listed := int64(len(test.rest) / 3)
 		got, failed, err := r.Reply(&script.Attempts{}, slices.Concat([]int64{0, listed}, figures, test.rest))
-		if err != nil || failed >= 0 || got.Limiters() != 2 || *got.Of(0) != members[0] || *got.Of(1) != members[1] ||
+		if err != nil || failed >= 0 || got.Len() != 2 || *got.Of(0) != members[0] || *got.Of(1) != members[1] ||
 			got.Local() {
 			t.Errorf("%+v, %d, %v\nwant %+v", got, failed, err, members)
 		}

@@ -136,7 +136,7 @@ func (rest *remainder) byInstalments(
 	switch {
 	case g.Local():
 		return waits, g.Wait(group)
-	case g.Rate == 0:
+	case g.First.Rate == 0:
 		return exceeded, 0
 	case line != nil && !r.End.IsZero():
 		if at := line.whole(r, since); !at.Before(r.End) {

@@ -253,16 +253,16 @@ func TestAllot(t *testing.T) {
 			want:   "refused",
 		},
 	} {
-		b, g := &Batch{full: c.full}, &protocol.Reply{Member: protocol.Member{Rate: 10, Free: c.free, Notes: c.notes}}
+		b, g := &Batch{full: c.full}, replyOf(protocol.Member{Rate: 10, Free: c.free, Notes: c.notes})
 		b.Ask.Partial = c.partial
 		if strings.Contains(c.groups[0].callers, "/") {
-			g.Others = []protocol.Member{{Rate: 10, Free: c.other}}
+			g.Rest = []protocol.Member{{Rate: 10, Free: c.other}}
 		}
 		g.MakeOutcomes(len(c.groups))
 		for i, of := range c.groups {
 			b.carry(of.callers)
 			g.SetGranted(i, of.granted)
-			g.SetWait(i, len(g.Others), of.wait.Microseconds()) // for the last limiter
+			g.SetWait(i, g.Len()-1, of.wait.Microseconds()) // for the last limiter
 		}
 		all, spare := allot(nil, b, g, start, start, nil)
 		in := map[*Request]string{}

@@ -53,10 +53,10 @@ func (r *Request) end() time.Time {
 // takesLess reports whether the first waiting request, which is refused, asks at once for those
 // permits that are free.
 func (q *Queue) takesLess(r *Request, g *protocol.Reply) bool {
-	if r.Instalments == nil || r != q.line.first || g.Local() || g.Free <= 0 || g.Free >= r.Permits.First {
+	if r.Instalments == nil || r != q.line.first || g.Local() || g.First.Free <= 0 || g.First.Free >= r.Permits.First {
 		return false
 	}
-	r.split(g.Free)
+	r.split(g.First.Free)
 	return true
 }
 
@@ -75,7 +75,7 @@ func (q *Queue) first(r *Request, rate int64) {
 // dateLast notes how long after its next instalment a request that is judged has the last one.
 func (q *Queue) dateLast(r *Request, g *protocol.Reply) {
 	if r.Instalments != nil && q.judges(r) && !g.Local() {
-		r.Instalments.later = r.Instalments.after(g.Rate, g.Interval)
+		r.Instalments.later = r.Instalments.after(g.First.Rate, g.First.Interval)
 	}
 }
 
@@ -101,23 +101,23 @@ func (q *Queue) goesOn(m Moment, r *Request, g *protocol.Reply) (goes bool, late
 	}
 	last := r.Permits.First
 	r.Permits.First = 0
-	if last < g.Rate {
-		r.split(min(2*last, g.Rate))
+	if last < g.First.Rate {
+		r.split(min(2*last, g.First.Rate))
 		r.free = time.Time{}
 		q.again(r, 0)
 		return true, late
 	}
-	r.split(g.Rate)
-	r.free = m.Clock.Add(g.Interval)
+	r.split(g.First.Rate)
+	r.free = m.Clock.Add(g.First.Interval)
 	if !q.settings.ServerTime && !g.Local() {
-		r.free = time.UnixMicro(g.At).Add(g.Interval)
+		r.free = time.UnixMicro(g.First.At).Add(g.First.Interval)
 	}
-	all := r.free.Add(intervals(in.Left+g.Rate-1, g.Rate, g.Interval))
+	all := r.free.Add(intervals(in.Left+g.First.Rate-1, g.First.Rate, g.First.Interval))
 	if q.judges(r) && !g.Local() && !all.Before(r.End) {
 		return false, all
 	}
 	r.Outcome = Outcome{}
-	r.Outcome.First.Result = Result{Limit: g.Rate, RetryAfter: r.free.Sub(m.Clock)}
+	r.Outcome.First.Result = Result{Limit: g.First.Rate, RetryAfter: r.free.Sub(m.Clock)}
 	q.land(r, Refused)
 	return true, late
 }

@@ -129,7 +129,7 @@ func TestLastCallBehindOneThatLeaves(t *testing.T) {
 	s.join(front, behind)
 	b = s.sends(front, behind)
 	g := s.reply(b, 5, time.Second, 0, 0)
-	g.Notes = protocol.ForeignWriter
+	g.First.Notes = protocol.ForeignWriter
 	s.q.Settle(s.m, b, g)
 	s.pass(100 * ms)
 	s.q.Leave(front)

@@ -75,13 +75,14 @@ func (q *Queue) saw(m Moment, b *Batch, g *protocol.Reply) {
 	for limiter := range q.rebuild {
 		q.rebuild[limiter] = g.Of(limiter).Notes.Has(protocol.RebuildPending)
 	}
-	q.ledger.Saw(g.Interval)
+	of := &g.First
+	q.ledger.Saw(of.Interval)
 	switch {
 	case g.Ahead > 0:
 		q.ledger.Brought(lease.Delivery{
 			Lease: &lease.Lease{
-				Rate: g.Rate, Interval: g.Interval, Free: g.Free, At: g.At, Began: g.Began,
-				Lasts: time.Duration(g.At-g.Now) * time.Microsecond, Permits: g.Ahead,
+				Rate: of.Rate, Interval: of.Interval, Free: of.Free, At: of.At, Began: g.Began,
+				Lasts: time.Duration(of.At-of.Now) * time.Microsecond, Permits: g.Ahead,
 			},
 			Ticket: b.ticket, Late: b.state == BatchDetached, Unwanted: q.wanted(),
 		}, m)

@@ -45,7 +45,7 @@ type Result struct {
 
 // grant returns the outcome of a grant, after which so many permits are free. It uses memory.
 func grant(g *protocol.Reply, free protocol.Permits, memory *[]MemberOutcome) Outcome {
-	o := Outcome{PerLimiter: protocol.In(memory, g.Limiters()), Local: g.Local()}
+	o := Outcome{PerLimiter: protocol.In(memory, g.Len()), Local: g.Local()}
 	for limiter := range o.Len() {
 		m := g.Of(limiter)
 		*o.Of(limiter) = MemberOutcome{
@@ -58,7 +58,7 @@ func grant(g *protocol.Reply, free protocol.Permits, memory *[]MemberOutcome) Ou
 // refusal returns the outcome of a refusal. Each limiter of a set has a wait of its own. It uses
 // memory.
 func refusal(g *protocol.Reply, v allotment, memory *[]MemberOutcome) Outcome {
-	o := Outcome{PerLimiter: protocol.In(memory, g.Limiters())}
+	o := Outcome{PerLimiter: protocol.In(memory, g.Len())}
 	for limiter := range o.Len() {
 		m, wait := g.Of(limiter), v.wait
 		if o.Len() > 1 {
@@ -91,12 +91,13 @@ func (q *Queue) remember(m Moment, b *Batch, g *protocol.Reply) {
 // permits are free but reserved for waiting callers, which may leave, if the process decided
 // locally, or if another rate than the enforced one is in force.
 func (q *Queue) Refusal(m Moment, n int64, r Result, g *protocol.Reply) (refusal denycache.Refusal, holds bool) {
-	if !q.settings.DenyCache || n <= g.Free || g.Local() || q.settings.Enforced && g.Notes.Has(protocol.RateMismatch) {
+	if !q.settings.DenyCache || n <= g.First.Free || g.Local() ||
+		q.settings.Enforced && g.First.Notes.Has(protocol.RateMismatch) {
 		return refusal, false
 	}
 	since := q.Since(m, g)
 	return denycache.Refusal{
-		N: n, Limit: g.Rate, Left: g.Free, Interval: g.Interval,
+		N: n, Limit: g.First.Rate, Left: g.First.Free, Interval: g.First.Interval,
 		Free: since.Add(r.RetryAfter), Next: since.Add(r.NextAfter), Reset: since.Add(r.ResetAfter),
 	}, true
 }

@@ -154,7 +154,7 @@ func (q *Queue) plan(m Moment, b *Batch, g *protocol.Reply, beaten bool) (sleeps
 	urgent, answered := q.urgent(), len(b.Settled)
 	switch {
 	case q.inFlight != nil || p.linger > 0:
-	case g.Rate > 0 && !g.Local() && took >= q.settings.Linger && answered > 0 &&
+	case g.First.Rate > 0 && !g.Local() && took >= q.settings.Linger && answered > 0 &&
 		(urgent || next == nil && answered > 1):
 		p.linger = answered + len(q.trying) + q.line.length
 		p.set(m, took/10, LingerOver)

@@ -7,7 +7,7 @@ import "github.com/rratelimiter/rratelimiter/internal/protocol"
 
 // freeOf returns the permits that are free by a reply.
 func freeOf(g *protocol.Reply) protocol.Permits {
-	free := protocol.Same(g.Limiters(), int64(0))
+	free := protocol.Same(g.Len(), int64(0))
 	for limiter := range free.Len() {
 		*free.Of(limiter) = g.Of(limiter).Free
 	}
@@ -16,7 +16,7 @@ func freeOf(g *protocol.Reply) protocol.Permits {
 
 // ratesOf returns the rates by a reply.
 func ratesOf(g *protocol.Reply) protocol.Permits {
-	rates := protocol.Same(g.Limiters(), int64(0))
+	rates := protocol.Same(g.Len(), int64(0))
 	for limiter := range rates.Len() {
 		*rates.Of(limiter) = g.Of(limiter).Rate
 	}

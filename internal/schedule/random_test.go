@@ -80,13 +80,13 @@ func (w *world) free(n int64) (free int64, at time.Time) {
 // serve is the script: it grants the groups of a batch in order.
 func (w *world) serve(b *Batch) (g protocol.Reply) {
 	g = protocol.Reply{
-		Member: protocol.Member{
+		Members: protocol.Members{First: protocol.Member{
 			Now:      w.m.Clock.UnixMicro(),
 			At:       w.m.Clock.UnixMicro(),
 			Rate:     w.rate,
 			Interval: w.interval,
 			Origin:   record.NoOrigin,
-		},
+		}},
 	}
 	g.MakeOutcomes(len(b.Ask.Groups))
 	blocked := false
@@ -118,7 +118,7 @@ func (w *world) serve(b *Batch) (g protocol.Reply) {
 			blocked = blocked || i < b.Ask.Strict
 		}
 	}
-	g.Free, _ = w.free(0)
+	g.First.Free, _ = w.free(0)
 	return g
 }
 

@@ -60,14 +60,19 @@ func (s *story) sends(requests ...*Request) *Batch {
 // pass lets some time pass.
 func (s *story) pass(d time.Duration) { s.m = Moment{Clock: s.m.Clock.Add(d), Mono: s.m.Mono.Add(d)} }
 
+// replyOf returns a reply of one limiter.
+func replyOf(m protocol.Member) *protocol.Reply {
+	return &protocol.Reply{Members: protocol.Members{First: m}}
+}
+
 // reply returns a reply to a batch, by which so many requests of each group are granted, and the
 // others have a wait.
 func (s *story) reply(b *Batch, free int64, wait time.Duration, granted ...int64) *protocol.Reply {
 	now := s.m.Clock.UnixMicro()
 	g := &protocol.Reply{
-		Member: protocol.Member{
+		Members: protocol.Members{First: protocol.Member{
 			Now: now, At: now, Rate: 10, Interval: time.Second, Free: free, Origin: record.NoOrigin, Together: wait,
-		},
+		}},
 	}
 	g.MakeOutcomes(len(granted))
 	for i, n := range granted {
@@ -249,7 +254,7 @@ func TestGather(t *testing.T) {
 	s.pass(10 * ms)
 	b := s.sends(first)
 	g := s.reply(b, 0, 5*ms, 0)
-	g.Together = 8 * ms
+	g.First.Together = 8 * ms
 	s.q.Settle(s.m, b, g)
 	s.wakes(8 * ms)
 	s.join(wait(1))
@@ -258,7 +263,7 @@ func TestGather(t *testing.T) {
 		t.FailNow()
 	}
 	g = s.reply(b, 0, 5*ms, 0)
-	g.Together = 8 * ms
+	g.First.Together = 8 * ms
 	s.q.Settle(s.m, b, g)
 	s.wakes(8 * ms)
 }
@@ -302,7 +307,7 @@ func TestAPartialGrantIsNotGathered(t *testing.T) {
 	s.pass(10 * ms)
 	b := s.sends(first, second)
 	g := s.reply(b, 0, 5*ms, 1, 0)
-	g.Together = 8 * ms
+	g.First.Together = 8 * ms
 	s.q.Settle(s.m, b, g)
 	s.wakes(5 * ms)
 }
@@ -335,7 +340,7 @@ func TestGatherForSeveral(t *testing.T) {
 	s.join(first, second)
 	b := s.sends(first, second)
 	g := s.reply(b, 0, 5*ms, 0)
-	g.Together = 8 * ms
+	g.First.Together = 8 * ms
 	s.q.Settle(s.m, b, g)
 	s.wakes(5 * ms)
 	s.pass(5 * ms)
@@ -352,13 +357,13 @@ func TestSmallRequestsPassWhileRedisIsAway(t *testing.T) {
 	s.join(large, small)
 	b := s.sends(large, small)
 	g := s.reply(b, 1, 100*ms, 0, 0)
-	g.Rate, g.Retry = 3, 50*ms
-	g.Notes |= protocol.Local
+	g.First.Rate, g.Retry = 3, 50*ms
+	g.First.Notes |= protocol.Local
 	s.q.Settle(s.m, b, g)
 	b = s.sends(large, small)
 	g = s.reply(b, 0, 100*ms, 0, 1)
-	g.Rate, g.Retry = 3, 50*ms
-	g.Notes |= protocol.Local
+	g.First.Rate, g.Retry = 3, 50*ms
+	g.First.Notes |= protocol.Local
 	s.q.Settle(s.m, b, g)
 	s.wakes(50 * ms) // then it looks whether Redis is back
 	next := wait(3)
@@ -471,7 +476,7 @@ func TestHeadStart(t *testing.T) {
 	s.join(first)
 	b = s.sends(first)
 	g := s.reply(b, 1, time.Second, 0)
-	g.Notes |= protocol.ForeignWriter
+	g.First.Notes |= protocol.ForeignWriter
 	s.q.Settle(s.m, b, g)
 	s.wakes(time.Second) // the permits of this process return at that time
 	s.q.Leave(first)

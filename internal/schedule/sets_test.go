@@ -50,10 +50,10 @@ type outcome struct {
 // replyOfBoth returns a reply of two limiters, which leaves so many permits of each.
 func (s *story) replyOfBoth(b *Batch, free [2]int64, outcomes ...outcome) *protocol.Reply {
 	g := s.reply(b, free[0], 0)
-	other := g.Member
+	other := g.First
 	other.Free = free[1]
 	other.At++
-	g.Others = []protocol.Member{other}
+	g.Rest = []protocol.Member{other}
 	g.MakeOutcomes(len(outcomes))
 	for i, o := range outcomes {
 		g.SetGranted(i, o.granted)

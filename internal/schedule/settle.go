@@ -110,7 +110,7 @@ func (q *Queue) Since(m Moment, g *protocol.Reply) time.Time {
 	if q.settings.ServerTime {
 		return m.Clock
 	}
-	return time.UnixMicro(g.Now)
+	return time.UnixMicro(g.First.Now)
 }
 
 // mostKept is for how many verdicts memory is kept.
@@ -127,7 +127,7 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 		f.Of(limiter).Unclaimed = *unclaimed.Of(limiter)
 	}
 	free := freeOf(g)
-	outcomes := make([]MemberOutcome, 0, len(q.verdicts)*len(g.Others)) // memory for the outcomes
+	outcomes := make([]MemberOutcome, 0, len(q.verdicts)*(g.Len()-1)) // memory for the outcomes
 	// of the requests that do not wait, those which this batch carried
 	first := 0
 	for _, v := range q.verdicts {
@@ -147,7 +147,7 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 				f.Granted++
 			}
 		case parted:
-			q.first(r, g.Rate)
+			q.first(r, g.First.Rate)
 			q.dateLast(r, g)
 			q.again(r, first)
 		case exceeded:
@@ -216,12 +216,12 @@ func (q *Queue) turns(g *protocol.Reply, since time.Time) *turns {
 	if !q.settings.FailFast || g.Local() {
 		return nil
 	}
-	if g.Others != nil { // of a set, only the order of the line is known
+	if g.Len() > 1 { // of a set, only the order of the line is known
 		return &turns{rate: math.MaxInt64, returned: new(fairshare.Share).Returned}
 	}
 	share := &q.pacer.members[0].share
-	share.Dated(g.Interval, since.Sub(time.UnixMicro(g.Now)))
-	return &turns{rate: g.Rate, interval: g.Interval, returned: share.Returned}
+	share.Dated(g.First.Interval, since.Sub(time.UnixMicro(g.First.Now)))
+	return &turns{rate: g.First.Rate, interval: g.First.Interval, returned: share.Returned}
 }
 
 // settleUpTo applies a reply to the only request of a batch, which takes what it is granted.
@@ -233,7 +233,7 @@ func (q *Queue) settleUpTo(b *Batch, g *protocol.Reply, f *Facts) {
 		r.state.To(Gone)
 		f.First.Unclaimed = taken
 		return
-	case taken == 0 && g.Notes.Has(protocol.More): // expired records remain
+	case taken == 0 && g.First.Notes.Has(protocol.More): // expired records remain
 		q.land(r, Queued)
 		q.upTo = append(q.upTo, r)
 		return

@@ -141,20 +141,18 @@ func (s *stage) join(name string, a arguments) {
 func (s *stage) reply(b *Batch, a arguments) {
 	now := s.m.Clock.UnixMicro()
 	wait := a.duration(a.text("wait", "0s"))
-	g := &protocol.Reply{Member: protocol.Member{
+	g := replyOf(protocol.Member{
 		Now: now, At: now, Rate: 10, Interval: time.Second, Free: a.number("free", 0),
 		Origin: record.NoOrigin, Together: wait,
-	}}
+	})
 	if a.d.HasArg("redisson") {
-		g.Notes |= protocol.ForeignWriter
+		g.First.Notes |= protocol.ForeignWriter
 	}
 	if a.d.HasArg("away") {
-		g.Notes |= protocol.Local
+		g.First.Notes |= protocol.Local
 		g.Retry = a.duration(a.text("retry", "0s"))
 	}
-	for range s.q.settings.Limiters - 1 {
-		g.Others = append(g.Others, g.Member)
-	}
+	g.Members = protocol.Same(s.q.settings.Limiters, g.First)
 	g.MakeOutcomes(len(b.members))
 	granted := strings.Split(a.text("granted", "0"), ",")
 	if len(granted) != max(len(b.members), 1) {
@@ -167,7 +165,7 @@ func (s *stage) reply(b *Batch, a arguments) {
 		}
 	}
 	if g.Ahead = a.number("ahead", 0); g.Ahead > 0 {
-		g.At, g.Began = now+a.duration(a.text("lasts", "0s")).Microseconds(), s.m.Mono
+		g.First.At, g.Began = now+a.duration(a.text("lasts", "0s")).Microseconds(), s.m.Mono
 	}
 	held := s.q.Ledger().Held(s.m)
 	s.q.Settle(s.m, b, g)

@@ -78,7 +78,7 @@ func TestTurnsBehindARefusedRequest(t *testing.T) {
 		}
 	}
 	b := &Batch{Ask: protocol.BatchAsk{Strict: 3}}
-	g := &protocol.Reply{Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms}}
+	g := replyOf(protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms})
 	g.MakeOutcomes(3)
 	for i, r := range []*Request{waiting(10, 90*ms), waiting(5, 90*ms), waiting(1, 90*ms)} {
 		b.members = append(b.members, []*Request{r})
@@ -99,7 +99,7 @@ func TestTurnsBehindARefusedRequest(t *testing.T) {
 func TestFreePermitsBehindARequestThatWouldWaitInVain(t *testing.T) {
 	q := New(Settings{FailFast: true})
 	b := &Batch{Ask: protocol.BatchAsk{Strict: 2}}
-	g := &protocol.Reply{Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Free: 3, Interval: 100 * ms}}
+	g := replyOf(protocol.Member{Now: start.UnixMicro(), Rate: 10, Free: 3, Interval: 100 * ms})
 	g.MakeOutcomes(2)
 	for i, n := range []int64{5, 2} {
 		b.members = append(b.members,
@@ -151,7 +151,9 @@ func TestFailFastRefusesARequestThatWouldWaitInVain(t *testing.T) {
 			t.Fatalf("%s: no call", c.name)
 		}
 		g := &protocol.Reply{
-			Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms, ResetAfter: 100 * ms},
+			Members: protocol.Members{
+				First: protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms, ResetAfter: 100 * ms},
+			},
 		}
 		g.MakeOutcomes(1)
 		g.SetWait(0, 0, (100 * ms).Microseconds())
@@ -177,7 +179,7 @@ func TestFailFastRefusesARequestThatWouldWaitInVain(t *testing.T) {
 // While the process decides, no request is refused for its turn.
 func TestFailFastKnowsNoTurnsWhileTheProcessDecides(t *testing.T) {
 	q := New(Settings{FailFast: true})
-	if q.turns(&protocol.Reply{Member: protocol.Member{Notes: protocol.Local}}, start) != nil {
+	if q.turns(replyOf(protocol.Member{Notes: protocol.Local}), start) != nil {
 		t.Error("the process knows the turns")
 	}
 }
@@ -216,7 +218,7 @@ func TestARequestIsJudgedBeforeItsFirstInstalment(t *testing.T) {
 			wait             time.Duration
 		}{{25, -1, 0}, {5, 0, 100 * ms}} {
 			b := next(ask.permits)
-			g := &protocol.Reply{Member: protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms}}
+			g := replyOf(protocol.Member{Now: start.UnixMicro(), Rate: 10, Interval: 100 * ms})
 			g.MakeOutcomes(1)
 			g.SetGranted(0, ask.granted)
 			g.SetWait(0, 0, ask.wait.Microseconds())

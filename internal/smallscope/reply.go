@@ -82,7 +82,7 @@ func (s *search) receive(w *world, i, at int) {
 			return
 		}
 		if s.Clients[i].ByServer {
-			c.served = g.Now
+			c.served = g.First.Now
 		}
 		g.Began = call.last.Mono
 		if f := c.queue.Settle(m, call.batch, &g); f.First.Own+g.Ahead > 0 && s.Clients[i].Granularity > 0 {

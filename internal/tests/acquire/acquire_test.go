@@ -435,7 +435,8 @@ func TestWaitsOfTheFirstCall(t *testing.T) {
 		l := r.Limiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 		ask := protocol.BatchAsk{Groups: rig.Groups(1, 12), Detail: true}
 		g, err := rig.OneCall(t.Context(), l, ask)
-		if err != nil || g.Granted(0, ask.Groups[0]) != 10 || g.Wait(0) != time.Minute || g.ResetAfter != time.Minute {
+		if err != nil || g.Granted(0, ask.Groups[0]) != 10 || g.Wait(0) != time.Minute ||
+			g.First.ResetAfter != time.Minute {
 			t.Errorf("%+v, %v", g, err)
 		}
 		exhausted, fresh := r.Limiter("exhausted", rratelimiter.WithRate(rratelimiter.PerMinute(1))), r.Limiter(

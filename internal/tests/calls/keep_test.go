@@ -118,11 +118,12 @@ func TestPermitsAreKeptFree(t *testing.T) {
 							}
 							used += max(n, 0) * group.Permits.First
 						}
-						if state := rig.State(t, l); state.Used != used || !state.Consistent || g.Free != 10-used {
+						if state := rig.State(t, l); state.Used != used || !state.Consistent ||
+							g.First.Free != 10-used {
 							t.Errorf(
 								"%s, %s, again %v: %+v, expected %d used; the reply says %d are free", script, c.name,
 								again, state, used,
-								g.Free,
+								g.First.Free,
 							)
 						}
 					}

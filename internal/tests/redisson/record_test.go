@@ -230,8 +230,8 @@ func TestOriginsAreReadAlike(t *testing.T) {
 			if err != nil || g.Granted(0, protocol.Group{}) != 0 {
 				t.Fatalf("%x: granted %v, %v", member, g, err)
 			}
-			if want := originOf([]byte(member)); g.Origin != want {
-				t.Errorf("%x comes, by the script, from %x, want %x", member, g.Origin, want)
+			if want := originOf([]byte(member)); g.First.Origin != want {
+				t.Errorf("%x comes, by the script, from %x, want %x", member, g.First.Origin, want)
 			}
 			r.Wipe()
 		}

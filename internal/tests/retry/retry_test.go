@@ -148,8 +148,8 @@ func TestLostReplyTakesNothingTwice(t *testing.T) {
 				state, err := l.State(t.Context())
 				r.Must(err)
 				want := test.used + max(100-test.used-1, 0)
-				if state.Used != want || !state.Consistent || g.Free != 100-want {
-					t.Errorf("%s: %+v, and %d free are reported, not %d used", what, state, g.Free, want)
+				if state.Used != want || !state.Consistent || g.First.Free != 100-want {
+					t.Errorf("%s: %+v, and %d free are reported, not %d used", what, state, g.First.Free, want)
 				}
 				var own int64
 				for _, m := range r.Members(l) {
@@ -564,7 +564,10 @@ func TestOvertakenAttemptOfAllowAllTakesNothing(t *testing.T) {
 			r.Limiter("a", rratelimiter.WithRate(rate)), r.Limiter("b", rratelimiter.WithRate(rate)),
 		}
 		var q protocol.AllowAll
-		q.Next(len(limiters), &protocol.BatchAsk{Groups: []protocol.Group{{Permits: protocol.Permits{First: 1, Rest: []int64{2}}, Count: 2}}})
+		q.Next(len(limiters),
+			&protocol.BatchAsk{
+				Groups: []protocol.Group{{Permits: protocol.Permits{First: 1, Rest: []int64{2}}, Count: 2}},
+			})
 		var keys []string
 		for i, l := range limiters {
 			q.Parts[i].Encoder = rig.LimiterCore(l).Encoder()

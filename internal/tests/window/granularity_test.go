@@ -350,7 +350,7 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 		r.Must(err)
 		if g.Granted(0, protocol.Group{}) != 1 || g.Wait(1) != 1005*time.Millisecond ||
 			g.Wait(2) != 1095*time.Millisecond ||
-			g.ResetAfter != 1095*time.Millisecond || g.At != g.Now+5000 {
+			g.First.ResetAfter != 1095*time.Millisecond || g.First.At != g.First.Now+5000 {
 			t.Errorf("%+v", g)
 		}
 
@@ -360,7 +360,7 @@ func TestGranularityCountsItsOwnGrantInItsPlace(t *testing.T) {
 		r.Must(err)
 		if g.Granted(0, protocol.Group{}) != 1 || g.Wait(1) != 895*time.Millisecond ||
 			g.Wait(2) != 1005*time.Millisecond ||
-			g.ResetAfter != 1005*time.Millisecond {
+			g.First.ResetAfter != 1005*time.Millisecond {
 			t.Errorf("%+v", g)
 		}
 	})

@@ -154,7 +154,7 @@ func TestANewRateBeforeItsRecordsAreAddedUp(t *testing.T) {
 			for notes.Has(protocol.RebuildPending) {
 				g, err := rig.OneCall(t.Context(), l, protocol.BatchAsk{Rebuild: true})
 				r.Must(err)
-				notes = g.Notes
+				notes = g.First.Notes
 			}
 			if free := r.Redis.Get(t.Context(), "{rl}:value").Val(); free != test.want {
 				t.Errorf("%s: %s are free, want %s", test.name, free, test.want)
