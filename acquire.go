@@ -173,25 +173,25 @@ func (l *Limiter) AcquireUpTo(ctx context.Context, n int64) (int64, error) {
 	return l.upTo(ctx, "acquire free permits of", n, nil)
 }
 
-// upTo serves AcquireUpTo, and reports it to the request observer. source is filled in with a
-// grant, unless it is nil.
-func (l *Limiter) upTo(ctx context.Context, operation string, n int64, source *dispatch.Source) (int64, error) {
+// upTo serves AcquireUpTo, and reports it to the request observer. sources are those of UpTo in
+// dispatch.
+func (l *Limiter) upTo(ctx context.Context, operation string, n int64, sources []dispatch.Source) (int64, error) {
 	started := time.Now()
-	granted, err := l.serveUpTo(ctx, operation, n, source)
+	granted, err := l.serveUpTo(ctx, operation, n, sources)
 	l.client.tell(ctx, RequestInfo{
 		Limiter: l.name, Method: "AcquireUpTo", Permits: n, Granted: granted, Latency: time.Since(started), Err: err,
 	})
 	return granted, err
 }
 
-func (l *Limiter) serveUpTo(ctx context.Context, operation string, n int64, source *dispatch.Source) (int64, error) {
+func (l *Limiter) serveUpTo(ctx context.Context, operation string, n int64, sources []dispatch.Source) (int64, error) {
 	if l.err == nil && n < 1 {
 		return 0, wrap(operation, l.name, fmt.Errorf("%w (%d)", ErrInvalidPermits, n))
 	}
 	if l.err != nil {
 		return 0, wrap(operation, l.name, l.err)
 	}
-	got, err := l.core.UpTo(ctx, n, source)
+	got, err := l.core.UpTo(ctx, n, sources)
 	return got, wrap(operation, l.name, err)
 }
 
@@ -336,7 +336,7 @@ func (c *Client) askAll(
 	}
 	for i, at := range asked.index {
 		if grants != nil && found[at].Allowed {
-			grants[i] = &Grant{limiter: distinct[at], from: a.Sources[at], left: permits[i]}
+			grants[i] = &Grant{limiter: distinct[at], from: [1]dispatch.Source{a.Sources[at]}, left: permits[i]}
 		}
 	}
 	return asked.spread(found), nil
@@ -603,7 +603,7 @@ func (c *Client) askInOrder(
 	results := make([]Result, len(limiters))
 	for i, l := range limiters {
 		var err error
-		one := dispatch.Ask{N: permits[i], Detail: true, Fresh: fresh, Until: a.Until, Source: &sources[i]}
+		one := dispatch.Ask{N: permits[i], Detail: true, Fresh: fresh, Until: a.Until, Sources: sources[i : i+1]}
 		results[i], err = l.request(ctx, operation+" of", one)
 		if err != nil {
 			back := undo(ctx, operation, permits, limiters[:i], sources)

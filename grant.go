@@ -20,7 +20,7 @@ import (
 //   - The process ended without calling Return. A Grant cannot be stored.
 type Grant struct {
 	limiter *Limiter
-	from    dispatch.Source
+	from    [1]dispatch.Source // Ask.Sources is a slice of it
 
 	mu      sync.Mutex // guards the fields below
 	left    int64
@@ -33,7 +33,7 @@ type Grant struct {
 // the call takes are given back in the background.
 func (l *Limiter) Take(ctx context.Context, n int64) (*Grant, Result, error) {
 	g := &Grant{limiter: l, left: n}
-	result, err := l.request(ctx, "take from", dispatch.Ask{N: n, Detail: true, Source: &g.from})
+	result, err := l.request(ctx, "take from", dispatch.Ask{N: n, Detail: true, Sources: g.from[:]})
 	if err != nil || !result.Allowed {
 		return nil, result, err
 	}
@@ -47,7 +47,7 @@ func (l *Limiter) Take(ctx context.Context, n int64) (*Grant, Result, error) {
 func (l *Limiter) TakeUpTo(ctx context.Context, n int64) (*Grant, error) {
 	g := &Grant{limiter: l}
 	var err error
-	if g.left, err = l.upTo(ctx, "take free permits of", n, &g.from); g.left == 0 {
+	if g.left, err = l.upTo(ctx, "take free permits of", n, g.from[:]); g.left == 0 {
 		return nil, err
 	}
 	return g, err
@@ -117,7 +117,7 @@ func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 	if n == 0 {
 		return 0, nil
 	}
-	returned, err := g.limiter.core.Undo(ctx, n, g.from)
+	returned, err := g.limiter.core.Undo(ctx, n, g.from[0])
 	if err != nil && !errors.Is(err, ErrOutcomeUnknown) {
 		g.mu.Lock()
 		g.left += n - returned

@@ -18,15 +18,13 @@ import (
 
 // An Ask holds the parameters of one caller's request.
 type Ask struct {
-	N    int64   // permits; of the first limiter of a set
-	Rest []int64 // permits of the other limiters of a set
+	N int64 // permits; of a set, they are an argument of ServeAll
 	// the result has NextAfter, ResetAfter, and RetryAfter even if the caller does not wait
 	Detail  bool
 	Fresh   bool      // the deny cache does not answer
 	Waits   bool      // the request stays queued until it is granted
 	Until   time.Time // the end of the caller's timeout, by the client's clock; zero: none
-	Source  *Source   // filled in with a grant; nil: not needed
-	Sources []Source  // the same, of the limiters of a set
+	Sources []Source  // of the limiters, filled in with a grant; nil: not needed
 	Taken   int64     // filled in, if a request that waits may take instalments: permits that it took
 }
 
@@ -42,8 +40,7 @@ type request struct {
 	schedule.Request
 	ctx     context.Context // of the caller
 	done    chan struct{}   // capacity 1: it receives once, when the request is settled
-	source  *Source         // filled in with a grant; nil: not needed
-	sources []Source        // the same, of the limiters of a set
+	sources []Source        // of the limiters, filled in with a grant; nil: not needed
 }
 
 // newRequest returns a request for a. The pool belongs to the client and is not global: a channel
@@ -54,15 +51,10 @@ func (c *Client) newRequest(ctx context.Context, a *Ask, kind schedule.Kind) *re
 		r = &request{done: make(chan struct{}, 1)}
 	}
 	r.Request = schedule.Request{
-		Permits: protocol.Permits{First: a.N, Rest: a.Rest},
-		Kind:    kind,
-		Detail:  a.Detail,
-		Next:    a.Detail,
-		Until:   a.Until,
-		End:     a.Until,
-		Owner:   r,
+		Permits: protocol.Permits{First: a.N}, Kind: kind, Detail: a.Detail, Next: a.Detail, Until: a.Until,
+		End: a.Until, Owner: r,
 	}
-	r.ctx, r.source, r.sources = ctx, a.Source, a.Sources
+	r.ctx, r.sources = ctx, a.Sources
 	return r
 }
 
@@ -238,9 +230,6 @@ func (q *queue) settled(r *schedule.Request) {
 	own, o := r.Owner.(*request), &r.Outcome
 	if !o.First.Allowed {
 		return
-	}
-	if own.source != nil {
-		*own.source = Source{o.Local, o.First.At}
 	}
 	for i := range own.sources {
 		own.sources[i] = Source{o.Local, o.Of(i).At}

@@ -130,17 +130,13 @@ func (l *Limiter) release(ctx context.Context, n, granted int64) (released int64
 // granted.
 func (q *queue) undo(r *request) {
 	<-r.done
-	sources := r.sources
-	if r.source != nil {
-		sources = []Source{*r.source}
-	}
 	if r.Outcome.First.Allowed {
 		for i, l := range q.limiters {
 			n := *r.Permits.Of(i)
 			if r.Kind == schedule.UpTo {
 				n = r.Outcome.Taken
 			}
-			_, _ = l.Undo(context.Background(), n, sources[i])
+			_, _ = l.Undo(context.Background(), n, r.sources[i])
 		}
 	}
 	q.client.recycle(r)

@@ -33,7 +33,7 @@ func (l loan) untake() {
 
 // fromLease answers a request from the lease of its limiter. If there is no lease with n permits,
 // the loan has no lease. The result has NextAfter and ResetAfter if detail is set.
-func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan) {
+func (l *Limiter) fromLease(n int64, detail bool, sources []Source) (Result, loan) {
 	q := l.queue.Load()
 	if q == nil {
 		l.look(func(entered *queue) { q = entered })
@@ -56,8 +56,8 @@ func (l *Limiter) fromLease(n int64, detail bool, source *Source) (Result, loan)
 	if held == nil {
 		return Result{}, loan{}
 	}
-	if source != nil {
-		*source = Source{At: held.At}
+	if sources != nil {
+		sources[0] = Source{At: held.At}
 	}
 	if left/answersInARow != (left+n)/answersInARow {
 		runtime.Gosched()
@@ -87,18 +87,17 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []S
 	var few [4]loan
 	results, loans := make([]Result, len(limiters)), few[:0]
 	for i, l := range limiters {
-		var source *Source
-		if sources != nil {
-			source = &sources[i]
-		}
 		var from loan
-		if results[i], from = l.fromLease(permits[i], true, source); from.lease == nil {
+		if results[i], from = l.fromLease(permits[i], true, nil); from.lease == nil {
 			for _, taken := range loans {
 				taken.untake()
 			}
 			return nil, false
 		}
 		loans = append(loans, from)
+		if sources != nil {
+			sources[i] = Source{At: from.lease.At}
+		}
 	}
 	return results, true
 }

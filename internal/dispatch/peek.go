@@ -80,7 +80,8 @@ func (l *Limiter) peeked(n int64, g *protocol.Reply, ask protocol.BatchAsk, real
 		return Result{}, schedule.ErrExceedsRate
 	}
 	result := Result{
-		Limit: of.Rate, Remaining: of.Free, RetryAfter: g.Wait(last), NextAfter: of.NextAfter, ResetAfter: of.ResetAfter,
+		Limit: of.Rate, Remaining: of.Free, RetryAfter: g.Wait(last), NextAfter: of.NextAfter,
+		ResetAfter: of.ResetAfter,
 	}
 	m := l.client.now()
 	l.look(func(q *queue) {

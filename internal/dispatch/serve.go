@@ -20,7 +20,7 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 		return Result{}, false, err
 	}
 	if l.settings.Lease > 0 {
-		if result, from := l.fromLease(a.N, a.Detail, a.Source); from.lease != nil {
+		if result, from := l.fromLease(a.N, a.Detail, a.Sources); from.lease != nil {
 			return result, true, nil
 		}
 	}
@@ -83,12 +83,13 @@ func (l *Limiter) fromDenyCache(n int64) (Result, *denycache.Refusal) {
 }
 
 // UpTo takes as many permits as are free now, at most n, and returns how many it took. While
-// callers wait, none are free. source is filled in with a grant, unless it is nil.
-func (l *Limiter) UpTo(ctx context.Context, n int64, source *Source) (int64, error) {
+// callers wait, none are free. sources has one, which is filled in with a grant; nil: it is not
+// needed.
+func (l *Limiter) UpTo(ctx context.Context, n int64, sources []Source) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	outcome, err := l.join(ctx, l.client.newRequest(ctx, &Ask{N: n, Source: source}, schedule.UpTo))
+	outcome, err := l.join(ctx, l.client.newRequest(ctx, &Ask{N: n, Sources: sources}, schedule.UpTo))
 	return outcome.Taken, err
 }
 
@@ -144,7 +145,7 @@ func (q *queue) await(ctx context.Context, r *request) (schedule.Outcome, error)
 }
 
 // abandon ends r because its caller's context ended, unless r is settled. If r is in flight, the
-// error wraps ErrOutcomeUnknown, too; if its permits can be given back (source), that happens in
+// error wraps ErrOutcomeUnknown, too; if its permits can be given back (sources), that happens in
 // the background after the reply.
 func (q *queue) abandon(r *request, cause error) (outcome schedule.Outcome, err error) {
 	q.event(func(*schedule.Queue) {
@@ -155,7 +156,7 @@ func (q *queue) abandon(r *request, cause error) (outcome schedule.Outcome, err 
 		case r.InFlight():
 			cause = script.Unknown(cause)
 		}
-		if err = cause; r.InFlight() && (r.source != nil || r.sources != nil) {
+		if err = cause; r.InFlight() && r.sources != nil {
 			go q.undo(r)
 			return
 		}

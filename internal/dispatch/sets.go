@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
@@ -153,8 +154,8 @@ func (c *Client) ServeAll(
 	if results, ok := c.allFromLeases(permits, limiters, a.Sources); ok {
 		return results, true, nil
 	}
-	a.N, a.Rest = permits[0], permits[1:]
 	r := c.newRequest(ctx, a, schedule.Try)
+	r.Permits = protocol.Permits{First: permits[0], Rest: permits[1:]}
 	if a.Waits {
 		c.waits(ctx, r)
 	}
