@@ -23,6 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/checks"
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/exchange"
 	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
@@ -73,7 +74,7 @@ type Client struct {
 	registry      registry
 	sets          sets
 	lender        lender
-	checks        checks
+	checks        checks.Table
 	denyCache     denycache.Cache
 	localLimiters localgrant.Limiters
 

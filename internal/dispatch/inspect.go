@@ -102,7 +102,7 @@ func (c *Client) Inspect() (i Inspection) {
 	}
 	i.InFlight, i.Stalled, i.Queued = c.exchange.Load()
 	i.Leases = int(c.lender.holding.Load())
-	i.Recounting = c.checks.recounts() > 0
+	i.Recounting = c.checks.Recounts() > 0
 	i.LocalLimiters = c.localLimiters.Size()
 	return i
 }

@@ -1,7 +1,9 @@
 package dispatch
 
 import (
+	"math"
 	"runtime"
+	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
@@ -75,6 +77,10 @@ func granted(held *lease.Lease, left int64, now lease.Moment, detail bool) Resul
 	}
 	return result
 }
+
+// sum returns the sum of two durations that are not negative, at most the longest possible one: an
+// interval may be that.
+func sum(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
 
 // allFromLeases answers a request to several limiters from their leases, if all of them can, and
 // fills in the sources, unless they are nil. Otherwise what was taken goes back to the leases.

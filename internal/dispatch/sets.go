@@ -23,6 +23,9 @@ type sets struct {
 	all map[uint64]*queue
 }
 
+// setSeed seeds the hashes of sets.
+var setSeed = maphash.MakeSeed()
+
 // enterSet returns the queue of some limiters, locked. exit unlocks it. If r waits, its
 // reservations are added.
 func (c *Client) enterSet(limiters []*Limiter, r *request) *queue {
@@ -31,7 +34,7 @@ func (c *Client) enterSet(limiters []*Limiter, r *request) *queue {
 		return last
 	}
 	var hash maphash.Hash
-	hash.SetSeed(hashSeed)
+	hash.SetSeed(setSeed)
 	for _, l := range limiters {
 		maphash.WriteComparable(&hash, queueKey{l.Key(), l.settings})
 	}

@@ -59,7 +59,7 @@ func (l *Limiter) CanDecide() bool {
 }
 
 // NotPlain notes that a request of the limiter was no plain grant.
-func (l *Limiter) NotPlain() { l.client.checks.notPlain(l.Key()) }
+func (l *Limiter) NotPlain() { l.client.checks.NotPlain(l.Key()) }
 
 // Timeout is how long one call may take.
 func (l *Limiter) Timeout() time.Duration { return l.client.exchange.Timeout() }

@@ -1,24 +1,28 @@
-package dispatch
+// Package checks keeps when the records of each limiter were added up, in little memory. It tells
+// which call is to add them up again, so that a surplus or a lack of free permits does not last.
+package checks
 
 import (
 	"hash/maphash"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// checktable.go keeps when the records of each limiter were added up, in little memory.
+// Slack is added to an interval to get the time between two checks.
+const Slack = 500 * time.Millisecond
 
-// checkSlack is added to an interval to get the time between two checks.
-const checkSlack = 500 * time.Millisecond
-
-// A checkTable is a hash table with four slots a bucket. If a bucket is full, the oldest entry
-// leaves, and that limiter is checked at its next call. The zero value is ready for use. It is not
-// safe for concurrent use.
-type checkTable struct {
-	slots []check // buckets, by the hash
+// A Table is a hash table with four slots a bucket. If a bucket is full, the oldest entry leaves,
+// and that limiter is checked at its next call. The zero Table is ready for use. It is safe for
+// concurrent use.
+type Table struct {
+	mu    sync.Mutex // guards the fields below
+	slots []check    // buckets, by the hash
+	// limiters whose records a goroutine adds up page by page, by their configuration keys
+	recounting map[string]bool
 }
 
 // A check tells when the records of a limiter were added up, at the rate that it still has.
@@ -32,10 +36,6 @@ type check struct {
 	free int32
 }
 
-// sum returns the sum of two durations that are not negative, at most the longest possible one: an
-// interval may be that.
-func sum(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
-
 // saturated returns n, or the nearest number that fits.
 func saturated(n int64) int32 { return int32(max(math.MinInt32, min(n, math.MaxInt32))) }
 
@@ -43,12 +43,12 @@ func saturated(n int64) int32 { return int32(max(math.MinInt32, min(n, math.MaxI
 // The number doubles once a bucket is full.
 const fewestSlots, mostSlots, slotsOfBucket = 3 << 6, 3 << 14, 4
 
-// hashSeed seeds the hashes of limiters, here and in sets.
-var hashSeed = maphash.MakeSeed()
+// seed seeds the hashes of limiters.
+var seed = maphash.MakeSeed()
 
-// find returns the check of a limiter, and its hash; nil if there is none.
-func (t *checkTable) find(key string) (*check, uint64) {
-	hash := maphash.String(hashSeed, key) | 1<<63 // never 0
+// find returns the check of a limiter, and its hash; nil if there is none. The table is locked.
+func (t *Table) find(key string) (*check, uint64) {
+	hash := maphash.String(seed, key) | 1<<63 // never 0
 	bucket := t.bucket(hash)
 	if i := slices.IndexFunc(bucket, func(one check) bool { return one.hash == hash }); i >= 0 {
 		return &bucket[i], hash
@@ -57,7 +57,7 @@ func (t *checkTable) find(key string) (*check, uint64) {
 }
 
 // bucket returns the slots that a hash can be in.
-func (t *checkTable) bucket(hash uint64) []check {
+func (t *Table) bucket(hash uint64) []check {
 	if len(t.slots) == 0 {
 		return nil
 	}
@@ -65,29 +65,35 @@ func (t *checkTable) bucket(hash uint64) []check {
 	return t.slots[first : first+slotsOfBucket]
 }
 
-// due reports whether the next call of a limiter must add up the records: this process has not done
-// so yet, the rate has changed, or an interval and checkSlack are over. It also returns how many
+// Due reports whether the next call of a limiter must add up the records: this process has not done
+// so yet, the rate has changed, or an interval and Slack are over. It also returns how many
 // permits were free by the last reply; protocol.Unseen if no reply is known, below that if the last
 // request was no plain grant.
-func (t *checkTable) due(key string, now time.Time) (due bool, free int64) {
+func (t *Table) Due(key string, now time.Time) (due bool, free int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	last, _ := t.find(key)
 	if last == nil {
 		return true, protocol.Unseen
 	}
 	since := now.Sub(time.UnixMicro(last.at))
-	return since < 0 || since >= protocol.Millis(int64(last.interval))+checkSlack, int64(last.free)
+	return since < 0 || since >= protocol.Millis(int64(last.interval))+Slack, int64(last.free)
 }
 
-// notPlain notes that a request of a limiter was no plain grant. This holds until the next check.
-func (t *checkTable) notPlain(key string) {
+// NotPlain notes that a request of a limiter was no plain grant. This holds until the next check.
+func (t *Table) NotPlain(key string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if last, _ := t.find(key); last != nil {
 		last.free = protocol.Unseen - 1
 	}
 }
 
-// saw stores the rate and the free permits in a reply of Redis, and whether that call checked the
+// Saw stores the rate and the free permits in a reply of Redis, and whether that call checked the
 // records.
-func (t *checkTable) saw(key string, now time.Time, rate int64, interval time.Duration, free int64, checked bool) {
+func (t *Table) Saw(key string, now time.Time, rate int64, interval time.Duration, free int64, checked bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	last, hash := t.find(key)
 	this := check{hash, now.UnixMicro(), rate, saturated(interval.Milliseconds()), saturated(free)}
 	switch {
@@ -103,8 +109,8 @@ func (t *checkTable) saw(key string, now time.Time, rate int64, interval time.Du
 	}
 }
 
-// store stores a check.
-func (t *checkTable) store(this check) {
+// store stores a check. The table is locked.
+func (t *Table) store(this check) {
 	bucket := t.bucket(this.hash)
 	place := func(one check) bool { return one.hash == this.hash }
 	if !slices.ContainsFunc(bucket, place) {
@@ -132,4 +138,31 @@ func (t *checkTable) store(this check) {
 		}
 	}
 	t.store(this)
+}
+
+// Recount notes that a recount of a limiter begins, unless one is under way, and reports whether it
+// does.
+func (t *Table) Recount(key string) (begins bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.recounting == nil {
+		t.recounting = map[string]bool{}
+	}
+	begins = !t.recounting[key]
+	t.recounting[key] = true
+	return begins
+}
+
+// Recounted notes that a recount has ended.
+func (t *Table) Recounted(key string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.recounting, key)
+}
+
+// Recounts returns how many recounts are under way.
+func (t *Table) Recounts() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.recounting)
 }
