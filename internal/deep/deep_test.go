@@ -24,11 +24,12 @@ type node struct {
 	call    func() int
 }
 
-var failure = errors.New("failure")
+var errFailure = errors.New("failure")
 
 // ring returns two nodes that refer to each other.
 func ring() *node {
-	a, b := &node{n: 1, name: "a", err: failure}, &node{n: 2, big: true, at: time.UnixMilli(5)}
+	a, b := &node{n: 1, name: "a", err: errFailure, call: func() int { return 1 }},
+		&node{n: 2, big: true, at: time.UnixMilli(5)}
 	a.next, a.all, a.rows[1], a.seen = b, []*node{a, b}, []int64{7, 8}, map[uint32]int64{1: 2, 3: 4, 5: 6}
 	b.count.Store(9)
 	b.current.Store(a)
@@ -40,7 +41,8 @@ func TestCopy(t *testing.T) {
 	original := ring()
 	before := Append(nil, original)
 	c := Copy(original)
-	if c == original || c.all[0] != c || c.next.current.Load() != c || c.all[1] != c.next || c.err != failure {
+	if c == original || c.all[0] != c || c.next.current.Load() != c || c.all[1] != c.next || c.err != errFailure ||
+		c.call() != 1 {
 		t.Errorf("a copy is %+v", c)
 	}
 	for name, change := range changes() {

@@ -59,7 +59,11 @@ var plainCases = []plainCase{
 		what: "with a record ahead for longer than the keep-alive", config: kept, value: "7",
 		records: map[string]int64{ahead: 20 * 60_000}, shared: 10,
 	},
-	{what: "kept hardly longer than an interval", config: "rate 10 interval 60000 type 0 keepAliveTime 60500", shared: 10},
+	{
+		what:   "kept hardly longer than an interval",
+		config: "rate 10 interval 60000 type 0 keepAliveTime 60500",
+		shared: 10,
+	},
 	{
 		what: "kept, too few permits", config: kept, value: "1", records: map[string]int64{
 			live: -9000, old: -8000, "\x05live2\x02\x00\x00\x00": -7000,

@@ -118,7 +118,9 @@ func (s *search) goes(w *world, i int) {
 	spec, c := &s.Clients[i], w.clients[i]
 	for at, r := range c.callers {
 		if spec.Callers[r.kind].Leaves && !r.left {
-			s.event(w, i, func(_ *world, c *client) { c.leave(at) }, "a caller of %s for %d leaves", spec.Name, r.Permits.First)
+			s.event(w, i, func(_ *world, c *client) {
+				c.leave(at)
+			}, "a caller of %s for %d leaves", spec.Name, r.Permits.First)
 		}
 		if !r.Until.IsZero() && !r.expired && !s.moment(w.at, c).Clock.Before(r.Until) {
 			s.event(w, i, func(next *world, c *client) {

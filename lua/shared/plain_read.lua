@@ -8,8 +8,8 @@
 --   ZCOUNT  the expired records
 --   ZCARD   all records: if none is live, all permits must be free. If telling is set and at most
 --           half of the rate remains, ZRANGE reads the oldest live record instead
---   PTTL    the TTL to apply to the state. With a keep-alive, ZRANGE reads the newest record instead,
---           and ZCARD is left out
+--   PTTL    the TTL to apply to the state. With a keep-alive, ZRANGE reads the newest record
+--           instead, and ZCARD is left out
 --   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
 --   DECRBY  the free permits
 -- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces

@@ -1,6 +1,6 @@
--- plain_write.lua writes what follows the record of a plain grant. Given: name, value and records (the
--- keys), counted, expired_count, expired_permits, ttl and keep_alive (of plain_read.lua), taken (the
--- permits of the record, as text), left (the permits free afterwards).
+-- plain_write.lua writes what follows the record of a plain grant. Given: name, value and records
+-- (the keys), counted, expired_count, expired_permits, ttl and keep_alive (of plain_read.lua),
+-- taken (the permits of the record, as text), left (the permits free afterwards).
 if not counted then
   call('SET', value, string.format('%.0f', left))
 elseif expired_permits == 0 then
