@@ -989,7 +989,7 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/batch.go",
 		why:  "a caller that is about to go is left out for the fair share of its process",
-		old:  "upTo = q.lastDue(m.Clock)", new: "upTo = nil",
+		old:  "lastDue = q.lastDue(m.Clock)", new: "lastDue = nil",
 	},
 	{file: "internal/schedule/schedule.go", why: "a caller that leaves the queue does not hurry those behind",
 		old: "	default:\n		q.pacer.hurry = q.inFlight == nil",

@@ -34,7 +34,7 @@ type Batch struct {
 	// the groups from this one on are behind a reservation whose date is not known; 0: none is
 	undated int
 	// Ask.Partial because the batch is full. Without full, the fair share leaves the rest to other
-	// clients
+	// clients, or a request in front will ask for more
 	full  bool
 	state BatchState
 
@@ -122,8 +122,8 @@ func (b *Batch) carries(group int, r *Request) bool {
 	return g.Count > 0 && protocol.Equal(g.Permits, r.Permits)
 }
 
-// keep adds a group that keeps permits free of the requests behind it, and reports whether there
-// was room.
+// keep adds a group that keeps permits from the requests behind it, and reports whether there was
+// room.
 func (b *Batch) keep(front inFront) bool {
 	n := front.permits
 	if !n.Any(func(n int64) bool { return n > 0 }) {
@@ -211,7 +211,7 @@ func (q *Queue) fill(m Moment, b *Batch) bool {
 // returns the place of the last one.
 func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 	q.lookInFront(m.Clock)
-	room, upTo := q.room(m)
+	room, lastDue := q.room(m)
 	// what other callers wait for in front of r and behind the last request of the batch
 	var front inFront
 	for r := q.line.first; r != q.line.ready; r = r.next {
@@ -228,14 +228,14 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 			if q.settings.Limiters == 1 {
 				front.permits.First, front.undated = q.reserved(m.Clock, place, r.place)
 			}
-			may := !room.Any(func(n int64) bool { return n < 0 }) || upTo != nil
+			may := !room.Any(func(n int64) bool { return n < 0 }) || lastDue != nil
 			b.full = may && !(b.keep(front) && b.add(r, q.settings.RecordPerRequest))
 			b.Ask.Partial = !may || b.full || q.wantsMore(r)
 			add(&room, r.Permits, -1)
 			front, place = inFront{}, r.place
 		}
-		if r == upTo {
-			upTo = nil
+		if r == lastDue {
+			lastDue = nil
 		}
 	}
 	if q.line.ready != nil && q.line.ready.state.InFlight() {
@@ -268,7 +268,7 @@ func (q *Queue) carryTrying(m Moment, b *Batch, place int64) {
 
 // leaves reports whether the caller of a request is about to leave, and notes then that it has: a
 // call would take permits that nobody gets. When the context of many callers ends, the first one
-// that leaves makes a batch due.
+// that leaves makes a batch due, which drops them all.
 func (q *Queue) leaves(r *Request) bool {
 	if q.settings.Leaving == nil || !q.settings.Leaving(r) {
 		return false
@@ -278,9 +278,9 @@ func (q *Queue) leaves(r *Request) bool {
 }
 
 // room returns how many permits the waiting requests may ask for now in addition to those of the
-// first one; if one number is below 0, none may ask. Exception: the requests up to upTo, if it is
-// not nil, may ask in any case.
-func (q *Queue) room(m Moment) (permits protocol.Permits, upTo *Request) {
+// first one; if one number is below 0, none may ask. Exception: the requests up to lastDue, if it
+// is not nil, may ask in any case.
+func (q *Queue) room(m Moment) (permits protocol.Permits, lastDue *Request) {
 	permits = protocol.Same[int64](q.settings.Limiters, math.MaxInt64)
 	next, yields := q.line.ready, false
 	if next == nil {
@@ -293,7 +293,7 @@ func (q *Queue) room(m Moment) (permits protocol.Permits, upTo *Request) {
 		}
 	}
 	if yields {
-		upTo = q.lastDue(m.Clock)
+		lastDue = q.lastDue(m.Clock)
 	}
-	return permits, upTo
+	return permits, lastDue
 }

@@ -16,8 +16,8 @@ import (
 // permits as do not fill an interval, so that full intervals follow. Only if these are free is the
 // first permit taken, and then the time of the last one is known.
 
-// Instalments is what such a request still wants beside its N, and what it has. Only the queue
-// changes it, until the request is settled or its caller leaves.
+// Instalments is what such a request still wants beside its Permits, and what it has. Only the
+// queue changes it, until the request is settled or its caller leaves.
 type Instalments struct {
 	Left  int64 // permits to be asked for later
 	Taken int64 // permits granted so far
@@ -87,8 +87,8 @@ func (q *Queue) looksAgain(r *Request, now time.Time) {
 	}
 }
 
-// goesOn notes that r was granted its N. If it wants more, it reports true. After the rate, it
-// waits until this returns. After less, it asks at once for twice as much, to learn when that is
+// goesOn notes that r was granted its Permits. If it wants more, it reports true. After the rate,
+// it waits until this returns. After less, it asks at once for twice as much, to learn when that is
 // free. If it would wait in vain, late is when the last permit is free.
 func (q *Queue) goesOn(m Moment, r *Request, g *protocol.Reply) (goes bool, late time.Time) {
 	in := r.Instalments

@@ -17,9 +17,9 @@ type Effects struct {
 }
 
 // Next returns what is to be done after an event, or at the time to wake. It appends the batches
-// that are to be sent, in this order. It calls now at most once, and open for each batch that is
-// due: for an empty one, in which the owner has filled in Changing. A second call at
-// the same time has no effects.
+// that are to be sent, in this order. It calls now at most once. For each batch that is due it
+// calls open, which returns an empty one, with Changing. A second call at the same time has no
+// effects.
 func (q *Queue) Next(send []*Batch, now func() Moment, open func(Moment) *Batch) ([]*Batch, Effects) {
 	fx := q.effects
 	q.effects = Effects{}

@@ -26,7 +26,7 @@ const (
 	mostPolls    = 4 // after so many the polls are of the longest kind
 
 	// While callers wait, a limiter with a keep-alive is kept for an interval and a second after
-	// each call. So they poll it about an interval and so much after the last call.
+	// each call. So they poll it about an interval and keepSlack after the last call.
 	keepSlack = time.Second / 2
 
 	// A poll shortly before the permits return would be in vain. So a sleep that ends at most so
@@ -42,7 +42,7 @@ const (
 	PermitsFree              // the permits of the first waiting request are free
 	OurTurn                  // the fair share leaves free permits to other clients until then
 	LastCall                 // a caller leaves soon
-	Gathered                 // other permits, which are free shortly after those of the first request, are, too
+	Gathered                 // permits that return shortly after those of the first request are free, too
 	Poll                     // a limiter may change without a signal
 	LingerOver               // callers that were just answered have had the time to ask again
 	NodeBack                 // the node of the limiter may be reached again
@@ -131,7 +131,7 @@ func (q *Queue) awake(m Moment) {
 	}
 	if polled {
 		p.polls = min(p.polls+1, mostPolls)
-		p.yieldNothing() // until a time that may be far away if the clock has gone back
+		p.yieldNothing() // yieldUntil may be far ahead if the clock was set back
 	}
 	if r := q.line.ready; r != nil && q.line.length > 1 && !m.Clock.Before(r.free) {
 		if at, cause := q.gather(r, m.Clock, PermitsFree); m.Clock.Before(at) {

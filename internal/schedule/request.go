@@ -49,9 +49,9 @@ type standing struct {
 	last  bool   // the timeout is over: the next reply settles the request
 	batch *Batch // the last one that carried it, while it is in flight
 	asked int64  // number of that batch
-	// when its permits are free; zero: not known, or now, but for the requests in front
+	// when its permits are free; zero: not known, or it waits only for the requests in front
 	free time.Time
-	// how long after free others are free that return together with its own
+	// how long after free the last of the permits is free that return together with its own
 	together time.Duration
 }
 
@@ -62,7 +62,7 @@ type inFront struct {
 	undated bool // it is not known from when on some of these count
 }
 
-// add adds that of a request behind.
+// add adds what a request further behind has in front of it.
 func (f *inFront) add(other inFront) {
 	add(&f.permits, other.permits, 1)
 	f.undated = f.undated || other.undated

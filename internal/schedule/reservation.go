@@ -15,8 +15,8 @@ import (
 //     those behind it, until an interval before: a permit that they take by then is back in time.
 //   - Until the first reply to a request, that time is not known, and its permits are kept free. So
 //     those behind it are not refused: they are asked for again once it is known.
-//   - What is kept free changes only by the events of the queue that has the reservation: Reserve
-//     and Hear.
+//   - What is kept free grows with time, as reservations begin to count. Apart from that it changes
+//     only by the events of the queue that has the reservations: Reserve and Hear.
 //
 // Nothing is reserved in Redis: what is kept is an argument of each call. So a limiter may idle for
 // one request of a set, with no more permits than that wants, for at most one interval.
@@ -28,7 +28,7 @@ type Reservation struct {
 	Owner any
 
 	place int64     // in the order of arrival; 0: it was taken away
-	from  time.Time // they are kept free from then on; zero: not known yet, so they are
+	from  time.Time // they are kept free after that; zero: it is not known yet, so they are
 	dated int64     // number of the batch of the set whose reply has told that
 }
 

@@ -73,7 +73,7 @@ type Queue struct {
 	// since the last batch was made, something has changed that may let a request be served
 	recheck bool
 	// calls of change. Invariant: when a detached batch completes that was sent before the last
-	// one, a batch is due if requests wait
+	// call of change, a batch is due if requests wait
 	changes int64
 	rates   protocol.Permits // in the last reply of Redis; math.MaxInt64: no reply yet
 	// the rates by which the process decides, if it made the last reply; else 0
@@ -155,7 +155,7 @@ func (q *Queue) RetryAfter() (wait time.Duration, known bool) {
 }
 
 // Peek returns what a request that does not wait stands behind at a time: what the first waiting
-// request wants, if a reply has refused it, and what is kept free of the others.
+// request wants, if a reply has refused it, and what others have reserved.
 func (q *Queue) Peek(now time.Time) protocol.BatchAsk {
 	ask := protocol.BatchAsk{Detail: true, Next: true, Rebuild: q.rebuild[0]}
 	if first := q.line.first; first != nil && first.state == Refused {
@@ -183,10 +183,14 @@ func (q *Queue) Unanswered() time.Time {
 }
 
 // Join adds a request. It asks for a call, unless it waits behind others. Behind them it asks only
-// if all of these are in stalled batches, if it has a timeout or must not wait in vain (the reply
-// tells whether its permits are free in time), if it wants more than the rate (which is an error at
-// once), or if it passes the first one. While callers wait, a request of kind UpTo is
-// settled at once: no permits are free for it.
+// if
+//   - all of these are in stalled batches,
+//   - it has a timeout or must not wait in vain: the reply tells whether its permits are free in
+//     time,
+//   - it wants more than the rate, which is an error at once, or
+//   - it passes the first one.
+//
+// While callers wait, a request of kind UpTo is settled at once: no permits are free for it.
 func (q *Queue) Join(r *Request) {
 	switch r.Kind {
 	case UpTo:

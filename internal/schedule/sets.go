@@ -59,10 +59,9 @@ func (q *Queue) Hear(m Moment, n Notice) {
 	}
 }
 
-// Outdated notes that the queue may have asked, in a call that was in flight at a time or later,
-// for more to be kept free of its waiting requests than is needed now, or that Redis executed such
-// a call after another queue had been granted permits which the call kept free. So a call is due.
-// The zero time: whenever it was sent.
+// Outdated notes that the calls which were in flight at a time or later may have left permits free
+// in vain: those for whom they did have left, or were granted them by another call before. So a
+// call is due. The zero time: all calls so far.
 func (q *Queue) Outdated(since time.Time) {
 	if q.line.length > 0 && (q.inFlight != nil || q.detached > 0 || !q.answered.Before(since)) {
 		q.change()
