@@ -253,10 +253,9 @@ func WithLease(d time.Duration) LimiterOption {
 // WithDenyCache lets this process answer requests from a cache of refusals. If Redis refuses n
 // permits to Allow, Take, TryAcquire or Peek, the reply contains the time at which n permits will
 // be free if no other permits are taken. Until that time, requests of these methods for n or more
-// permits are refused without a call to Redis; RetryAfter for more than n is the time until all
-// permits are free. An attack then costs Redis almost nothing. limiters is the largest number of
-// limiters whose refusals the client caches, at least 1; if the cache is full, a new refusal
-// replaces another one.
+// permits are refused without a call to Redis, with the times of that refusal. An attack then costs
+// Redis almost nothing. limiters is the largest number of limiters whose refusals the client
+// caches, at least 1; if the cache is full, a new refusal replaces another one.
 //
 // If a new rate or a release in another process frees permits earlier, this process notices it at
 // the cached time, or when another reply contains the new rate. A change by this client (SetRate,

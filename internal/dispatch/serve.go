@@ -68,12 +68,8 @@ func (l *Limiter) fromDenyCache(n int64) (Result, *denycache.Refusal) {
 	if known == nil {
 		return Result{}, nil
 	}
-	free := known.Free
-	if n > known.N { // it is not known exactly
-		free = known.Reset
-	}
 	result := Result{
-		Limit: known.Limit, Remaining: known.Left, RetryAfter: free.Sub(now), NextAfter: known.Next.Sub(now),
+		Limit: known.Limit, Remaining: known.Left, RetryAfter: known.Free.Sub(now), NextAfter: known.Next.Sub(now),
 		ResetAfter: known.Reset.Sub(now),
 	}
 	if result.NextAfter <= 0 { // a permit has returned, and it is not known when the one after it does

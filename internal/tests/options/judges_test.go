@@ -396,6 +396,11 @@ func obeys(tr *trace, c *call) string {
 			other.wants(c.of[0]) > 0 {
 			return ""
 		}
+		// the deny cache tells when the permits of a smaller request are free
+		if tr.limiters[c.of[0]].has("WithDenyCache") && other.first < c.first && other.wants(c.of[0]) > 0 &&
+			(other.wants(c.of[0]) < c.n[0] || other.charges()) {
+			return ""
+		}
 	}
 	return fmt.Sprintf("refused again at %v", again.end)
 }
