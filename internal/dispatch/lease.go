@@ -38,7 +38,7 @@ func (l loan) untake() {
 func (l *Limiter) fromLease(n int64, detail bool, sources []Source) (Result, loan) {
 	q := l.queue.Load()
 	if q == nil {
-		l.look(func(entered *queue) { q = entered })
+		l.event(func(entered *queue) { q = entered })
 	}
 	if !q.ledger.Holds() {
 		return Result{}, loan{}

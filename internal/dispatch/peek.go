@@ -43,7 +43,7 @@ func (l *Limiter) Peek(ctx context.Context, n int64) (Result, error) {
 	var ask protocol.BatchAsk
 	var held *lease.Lease
 	left, now := int64(0), l.client.now()
-	l.look(func(q *queue) {
+	l.event(func(q *queue) {
 		held, left = q.ledger.Offers(n, now)
 		ask = q.schedule.Peek(now.Clock)
 	})
@@ -84,7 +84,7 @@ func (l *Limiter) peeked(n int64, g *protocol.Reply, ask protocol.BatchAsk, real
 		ResetAfter: of.ResetAfter,
 	}
 	m := l.client.now()
-	l.look(func(q *queue) {
+	l.event(func(q *queue) {
 		if refusal, holds := q.schedule.Refusal(m, n, result, g); holds && real {
 			q.remember(m, refusal, denials)
 		}

@@ -65,8 +65,7 @@ func newQueue(t table, body func(*batch) batchBody, s schedule.Settings, limiter
 }
 
 // event lets something happen to a queue, and then does what its schedule says: it sends batches,
-// gives back permits, sets the timer, and tells other queues. A table forgets a queue that has been
-// idle for long enough.
+// gives back permits, sets the timer, tells other queues, and tells its table if the queue is idle.
 func (q *queue) event(happens func(s *schedule.Queue)) {
 	q.mu.Lock()
 	happens(q.schedule)
@@ -87,7 +86,8 @@ func (l *Limiter) event(happens func(q *queue)) {
 	q.exit()
 }
 
-// look calls f with the queue of a limiter locked, and does nothing afterwards.
+// look calls f with the queue of a limiter locked, and does nothing afterwards. Somebody uses the
+// queue, or event follows: one that is idle would never be parked.
 func (l *Limiter) look(f func(q *queue)) {
 	q := l.client.enter(l)
 	defer q.mu.Unlock()

@@ -38,7 +38,7 @@ func (c *Client) enterSet(limiters []*Limiter, r *request) *queue {
 	for _, l := range limiters {
 		maphash.WriteComparable(&hash, queueKey{l.Key(), l.settings})
 	}
-	sum := max(hash.Sum64(), 1)
+	sum := hash.Sum64()
 	c.sets.mu.Lock()
 	defer c.sets.mu.Unlock()
 	q := c.sets.all[sum]

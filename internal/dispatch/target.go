@@ -25,7 +25,7 @@ func (t *queueTarget) Breaker() *breaker.Breaker { return &t.breaker }
 // locked.
 func (l *Limiter) Breaker() *breaker.Breaker {
 	var b *breaker.Breaker
-	l.look(func(q *queue) { b = q.targets[0].Breaker() })
+	l.event(func(q *queue) { b = q.targets[0].Breaker() })
 	return b
 }
 

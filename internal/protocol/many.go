@@ -24,8 +24,8 @@ func KeysOfMany(args, keys []any) []any { return append(args, keys[0], keys[1], 
 // NowOfMany returns the argument that all calls have in common, for a time in µs since the epoch.
 func NowOfMany(now int64) any { return millisText(now) }
 
-// lateness (ms) is that of base.lua: scripts lengthen a keep-alive that is not longer than it and
-// an interval together.
+// lateness (ms) is that of base.lua: scripts may lengthen a keep-alive that is not longer than an
+// interval and this.
 const lateness = 1000
 
 // plain reports whether the grants of a limiter with these options can be plain ones.

@@ -9,8 +9,8 @@ import (
 
 // outcome.go has what a request comes to.
 
-// An Outcome is what became of a request. It has a MemberOutcome of each limiter of a set if there
-// is a reply, and no error; otherwise only the first one, which is zero.
+// An Outcome is what became of a request. With a reply that grants or refuses it, it has a
+// MemberOutcome of each limiter; otherwise only the first one, which is zero.
 type Outcome struct {
 	protocol.PerLimiter[MemberOutcome]
 	Err   error

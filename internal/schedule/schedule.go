@@ -48,7 +48,7 @@ type Settings struct {
 	Set     SetSettings // of a set only
 	// refusals of requests that do not wait are kept
 	DenyCache bool
-	Enforced  bool // but not if Redis has another rate than that of the options
+	Enforced  bool // the limiter enforces its rate: a refusal under another one is not kept
 	// how long a lease lasts; 0: the limiter has none, and neither has a set
 	Lease   time.Duration
 	Holding *atomic.Int64 // limiters of the client that have a lease

@@ -172,8 +172,8 @@ func (q *Queue) dates(limiter int, number int64, g *protocol.Reply) (dates []Dat
 				from = latest(from, free[other].Add(rounds*g.Of(other).Interval-g.Of(limiter).Interval))
 			}
 		}
-		if from.IsZero() {
-			break
+		if from.IsZero() { // it has no reply yet
+			continue
 		}
 		dates = append(dates, Date{r.Reservations[limiter], from, number})
 	}

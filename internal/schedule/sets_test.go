@@ -710,3 +710,25 @@ func TestOldDatesChangeNothing(t *testing.T) {
 		t.Errorf("once it has ended, it counts from %v on", res.from)
 	}
 }
+
+// A request behind one in a stalled batch, which has no date yet, has a date of its own.
+func TestARequestBehindAStalledOneHasADate(t *testing.T) {
+	s := newSetStory(t)
+	stalled, waits := waitBoth(1, 1), waitBoth(1, 1)
+	for _, r := range []*Request{stalled, waits} {
+		r.Reservations = []*Reservation{{N: 1}, {N: 1}}
+	}
+	s.join(stalled)
+	s.q.Stalled(s.m, s.sends(stalled))
+	s.join(waits)
+	b := s.sends(waits)
+	s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{5, 0}, outcome{0, [2]time.Duration{0, 2 * time.Second}}))
+	for i, n := range s.q.effects.Tell {
+		if len(n.Dates) != 1 || n.Dates[0].Reservation != waits.Reservations[i] {
+			t.Errorf("limiter %d is told %+v", i, n)
+		}
+	}
+	if len(s.q.effects.Tell) != 2 {
+		t.Errorf("%d limiters are told", len(s.q.effects.Tell))
+	}
+}

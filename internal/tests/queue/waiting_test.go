@@ -518,6 +518,23 @@ func TestQueuesAreDropped(t *testing.T) {
 	})
 }
 
+// The same holds for limiters that are only looked at, such as those of penalties.
+func TestQueuesOfLimitersThatArePeekedAreDropped(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		for i := range 2 * dispatch.SpareQueues {
+			l := p.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(1)))
+			if r, err := l.Peek(t.Context(), 1); err != nil || !r.Allowed {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			l.Health()
+		}
+		if all := rig.Core(p.Client).Inspect(); all.Queues > dispatch.SpareQueues {
+			t.Errorf("%d queues are left", all.Queues)
+		}
+	})
+}
+
 // When the context of all waiting callers ends, no call is made for those that have not left yet:
 // it would take permits that nobody gets.
 func TestCallersOfOneContextLeaveWithoutACall(t *testing.T) {
