@@ -13,6 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/series"
+	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
 // policy.go decides by the replies of the limits, or without replies. It does not depend on HTTP.
@@ -260,13 +261,10 @@ func (p *Policy) scatter(d *Decision) {
 	later := rand.N(p.Jitter)
 	for i := range d.Answers {
 		if a := &d.Answers[i]; a.Refused && a.RetryAfter > 0 {
-			a.RetryAfter = longer(a.RetryAfter, later)
+			a.RetryAfter = span.Sum(a.RetryAfter, later)
 		}
 	}
 }
-
-// longer returns the sum of two times; of a sum that a time.Duration cannot hold, the first time.
-func longer(d, by time.Duration) time.Duration { return max(d, d+by) }
 
 // observer returns the observer of a decision on claims.
 func (p *Policy) observer(claims []Claim) rratelimiter.Observer {
@@ -505,7 +503,7 @@ func (p *Policy) await(ctx context.Context, claims []Claim, answers []Answer) ([
 }
 
 func (p *Policy) awaitInLine(ctx context.Context, line waiter, a Answer) ([]Answer, error) {
-	bounded, cancel := context.WithTimeoutCause(ctx, longer(p.Wait, p.bound()), noAnswer(p.bound()))
+	bounded, cancel := context.WithTimeoutCause(ctx, span.Sum(p.Wait, p.bound()), noAnswer(p.bound()))
 	defer cancel()
 	bounded, giveUp := context.WithCancelCause(bounded)
 	defer giveUp(nil)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"regexp"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,6 +15,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/cmd/rrl/internal/rls"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/httplimit/rules"
+	"github.com/rratelimiter/rratelimiter/internal/response"
 )
 
 // rls.go is the subcommand rls: Envoy's rate limit service.
@@ -180,14 +180,11 @@ answer has the status 200 or, over the limit, 429.`,
 	return cmd
 }
 
-// validField matches the name of a header field.
-var validField = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
-
 // threeNames reports whether these are the names of three header fields.
 func threeNames(names []string) bool {
 	known := map[string]bool{}
 	for _, name := range names {
-		if !validField.MatchString(name) {
+		if !response.ValidField.MatchString(name) {
 			return false
 		}
 		known[http.CanonicalHeaderKey(name)] = true

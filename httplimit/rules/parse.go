@@ -21,6 +21,7 @@ import (
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/httplimit"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/response"
 )
 
 // parse.go parses a file of limits. It finds all errors in the file, each with its line. It knows
@@ -87,7 +88,6 @@ const headerWord = "header "
 
 var (
 	validName   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
-	validHeader = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 	validHost   = regexp.MustCompile(`^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 	fileFields  = []string{"exempt", "skip", "ignore-case", "limits", "domains"} // schema.json has the same
 	limitFields = []string{
@@ -577,7 +577,7 @@ func (p *parser) header(line int, field, name string) {
 	switch {
 	case strings.EqualFold(name, "Host"):
 		p.fault(line, "%s: no request has the header Host; Go keeps its value elsewhere", field)
-	case !validHeader.MatchString(name):
+	case !response.ValidField.MatchString(name):
 		p.fault(line, "%s: %q is no name of a header", field, name)
 	}
 }

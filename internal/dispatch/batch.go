@@ -96,7 +96,7 @@ func (b *batch) recycle() {
 func (b *batch) Cancelled() bool { return b.present.Load() == 0 }
 
 // open returns an empty batch of the queue.
-func (q *queue) open(schedule.Moment) *schedule.Batch {
+func (q *queue) open() *schedule.Batch {
 	b := batches.Get().(*batch)
 	b.queue, b.body = q, q.body(b)
 	b.Changing = q.ledger != nil && q.client.lender.changes(q.limiters[0].Key())

@@ -7,6 +7,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/checks"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
+	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
 // check.go tells package checks what replies say, and adds up the records of a limiter that has too
@@ -27,7 +28,7 @@ func (l *Limiter) saw(rate int64, interval time.Duration, free int64, notes prot
 	c := &l.client.checks
 	c.Saw(l.Key(), l.client.Clock(), rate, interval, free, checked && !notes.Has(protocol.More))
 	if notes.Has(protocol.Many) && c.Recount(l.Key()) {
-		go l.recountWithin(sum(interval, checks.Slack))
+		go l.recountWithin(span.Sum(interval, checks.Slack))
 	}
 }
 

@@ -1,12 +1,11 @@
 package dispatch
 
 import (
-	"math"
 	"runtime"
-	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
+	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
 // lease.go answers requests from leases (WithLease), permits that batches take ahead so that later
@@ -72,15 +71,11 @@ func (l *Limiter) fromLease(n int64, detail bool, sources []Source) (Result, loa
 func granted(held *lease.Lease, left int64, now lease.Moment, detail bool) Result {
 	result := Result{Allowed: true, Limit: held.Rate, Remaining: held.Free + left}
 	if detail {
-		result.ResetAfter = sum(held.Ends(now.Clock, now.Mono), held.Interval)
+		result.ResetAfter = span.Sum(held.Ends(now.Clock, now.Mono), held.Interval)
 		result.NextAfter = result.ResetAfter
 	}
 	return result
 }
-
-// sum returns the sum of two durations that are not negative, at most the longest possible one: an
-// interval may be that.
-func sum(a, b time.Duration) time.Duration { return a + min(b, math.MaxInt64-a) }
 
 // allFromLeases answers a request to several limiters from their leases, if all of them can, and
 // fills in the sources, unless they are nil. Otherwise what was taken goes back to the leases.

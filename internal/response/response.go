@@ -1,12 +1,16 @@
 // Package response records the status of HTTP responses, for httplimit and echolimit. It also has
-// what the log says about the responses of envoylimit.
+// what the log says about the responses of envoylimit, and which names header fields can have.
 package response
 
 import (
 	"bufio"
 	"net"
 	"net/http"
+	"regexp"
 )
+
+// ValidField matches the name of a header field.
+var ValidField = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 
 // A Recorder records the status of a response. A http.ResponseController can unwrap it.
 type Recorder struct {

@@ -20,13 +20,13 @@ type Effects struct {
 // that are to be sent, in this order. It calls now at most once. For each batch that is due it
 // calls open, which returns an empty one, with Changing. A second call at the same time has no
 // effects.
-func (q *Queue) Next(send []*Batch, now func() Moment, open func(Moment) *Batch) ([]*Batch, Effects) {
+func (q *Queue) Next(send []*Batch, now func() Moment, open func() *Batch) ([]*Batch, Effects) {
 	fx := q.effects
 	q.effects = Effects{}
 	// most callers of a busy limiter join while a batch is in flight: they need no time
 	if blocked := q.inFlight != nil && len(q.upTo) == 0 && !q.ledger.Holds(); !blocked {
 		for m := now(); q.due(m); {
-			b := open(m)
+			b := open()
 			if !q.fill(m, b) {
 				fx.Spare = b
 				break

@@ -674,7 +674,7 @@ func TestWhatASetTellsItsLimiters(t *testing.T) {
 	b, sent := s.sends(served, waits), s.m.Mono
 	tells := func(want ...Notice) {
 		t.Helper()
-		_, fx := s.q.Next(nil, func() Moment { return s.m }, func(Moment) *Batch { return new(Batch) })
+		_, fx := s.q.Next(nil, func() Moment { return s.m }, func() *Batch { return new(Batch) })
 		if !reflect.DeepEqual(fx.Tell, want) {
 			t.Errorf("the queue tells %+v, expected %+v", fx.Tell, want)
 		}

@@ -119,7 +119,7 @@ func (s *search) quiet(w *world, i int) {
 			return
 		}
 		now := func() schedule.Moment { return m }
-		send, fx := again.Next(nil, now, func(schedule.Moment) *schedule.Batch { return new(schedule.Batch) })
+		send, fx := again.Next(nil, now, func() *schedule.Batch { return new(schedule.Batch) })
 		if len(send)+len(fx.Back) > 0 || fx.Spare != nil {
 			violated("the queue of %s has something to do at %v, but wakes only at %v (zero: never)",
 				s.Clients[i].Name, s.Times[at], wake.Sub(Epoch))

@@ -192,7 +192,7 @@ func (s *search) exit(w *world, i int) {
 	c := w.clients[i]
 	now := func() schedule.Moment { return s.moment(w.at, c) }
 	for again := c.queue != nil; again; {
-		send, fx := c.queue.Next(nil, now, func(schedule.Moment) *schedule.Batch {
+		send, fx := c.queue.Next(nil, now, func() *schedule.Batch {
 			return &schedule.Batch{Changing: c.changing}
 		})
 		for _, b := range send {
