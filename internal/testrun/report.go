@@ -53,7 +53,8 @@ type report struct {
 	took     []timed
 	failed   []failure
 	skipped  []string
-	packages int
+	passed   int // tests
+	packages int // passed
 }
 
 // A command collects the events of one go command. Two commands may run the same test.
@@ -166,6 +167,9 @@ func (c *command) ends(e event) {
 	}
 	if e.Test != "" && !strings.Contains(e.Test, "/") {
 		c.took = append(c.took, timed{e.name(), e.Time.Sub(c.started[e.key()])})
+		if e.Action == "pass" {
+			c.passed++
+		}
 	}
 	delete(c.started, e.key())
 }
@@ -259,8 +263,8 @@ func (r *report) end() bool {
 	if len(r.skipped) > 0 && !r.skips {
 		r.failed = append(r.failed, failure{name: "no test may skip", output: strings.Join(r.skipped, "\n") + "\n"})
 	}
-	fmt.Fprintf(r.out, "\n%d tests, %d packages passed, %d tests skipped, %d failures\n",
-		len(r.took), r.packages, len(r.skipped), len(r.failed))
+	fmt.Fprintf(r.out, "\n%d tests passed, %d failed, %d skipped; %d packages passed\n",
+		r.passed, len(r.failed), len(r.skipped), r.packages)
 	for _, f := range r.failed {
 		fmt.Fprintf(r.out, "\nFAILED: %s\n%s", f.name, shortened(f.output))
 	}

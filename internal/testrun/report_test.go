@@ -60,7 +60,7 @@ func TestFailuresStandAtTheEnd(t *testing.T) {
 		"FAILED: example.com/suite TestBad/inner\n",
 		"the inner reason",
 		"no test may skip\nexample.com/suite TestSkipped",
-		"3 tests, 0 packages passed, 1 tests skipped, 2 failures",
+		"1 tests passed, 2 failed, 1 skipped; 0 packages passed",
 	} {
 		if strings.Count(end, wanted) != 1 {
 			t.Errorf("%q does not stand once at the end of\n%s", wanted, out)
