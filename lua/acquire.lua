@@ -115,8 +115,9 @@ if not general then
 end
 
 --@include record
---@include expiry
+--@include record_expiry
 --@include commit
+--@include keep_alive
 
 local granularity, lease, lease_bucket, since, id_count, recent = unpack(ARGV, 6, general and 11 or 5)
 granularity, lease = tonumber(granularity), tonumber(lease)
@@ -237,7 +238,7 @@ else
   end
   if refused and not state.more then
     --@include refusal
-    --@include explain
+    --@include retry_after
     if walk_records(limiter, state) then
       if recovered then
         left = state.free

@@ -45,11 +45,12 @@
 --@include base
 --@include flags
 --@include record
---@include expiry
+--@include record_expiry
 --@include config
 --@include state
 --@include limiters
 --@include commit
+--@include keep_alive
 local client_now, groups, strict = ARGV[1], tonumber(ARGV[2]), 0 -- strict: how many groups are
 local limiters = #KEYS / 5
 

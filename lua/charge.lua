@@ -32,11 +32,12 @@
 --@include base
 --@include flags
 --@include record
---@include expiry
+--@include record_expiry
 --@include config
 --@include state
 --@include limiters
 --@include commit
+--@include keep_alive
 --@include grant
 --@include debt
 local client_now, age = ARGV[1], tonumber(ARGV[2])

@@ -11,7 +11,7 @@
 -- PEXPIRE has these conditions from Redis 7.0 on, so they are checked here.
 --
 -- After PERSIST the client's own pair expires in an interval and a minute: then nothing in it
--- counts (commit.lua), and a client that never comes back would leave it for ever.
+-- counts (keep_alive.lua), and a client that never comes back would leave it for ever.
 
 --@include base
 --@include config

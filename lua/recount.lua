@@ -24,6 +24,7 @@
 --@include state
 --@include grant
 --@include commit
+--@include keep_alive
 local client_now, newest, last, count, sum = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local seen = tonumber(ARGV[6])
 local limiter, fault = read_config(0)

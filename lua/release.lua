@@ -21,6 +21,7 @@
 --@include state
 --@include grant
 --@include commit
+--@include keep_alive
 local client_now, wanted, rebuild = ARGV[1], tonumber(ARGV[2]), ARGV[3] == 'b'
 local undone, own = ARGV[4], tonumber(ARGV[5] or '')
 local limiter, fault = read_config(0)

@@ -17,7 +17,7 @@
 --@include record
 --@include config
 --@include state
---@include commit
+--@include keep_alive
 local client_now, dry, reset = ARGV[1], find(ARGV[2], 'd', 1, true), find(ARGV[2], 'r', 1, true)
 local limiter, fault = read_config(0)
 if not limiter then

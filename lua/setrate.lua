@@ -16,6 +16,7 @@
 --@include config
 --@include state
 --@include commit
+--@include keep_alive
 local client_now, rate, interval, kind, keep_alive, flags = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local name = KEYS[1]
 local config = call('HMGET', name, 'rate', 'type', 'keepAliveTime')

@@ -729,7 +729,7 @@ var rules = []rule{
 	},
 }
 
-// lateness is LATENESS of lua/shared/commit.lua, ms.
+// lateness is LATENESS of lua/shared/base.lua, ms.
 const lateness = 1000
 
 // live sets the expiry time of the limiter's state, and reports whether it changed.

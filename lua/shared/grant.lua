@@ -1,4 +1,5 @@
--- grant.lua writes records.
+-- grant.lua writes records. A server that is out of memory refuses the first one: a script that
+-- grants has written nothing before.
 
 -- permit_bytes returns the four bytes of a number of permits, at most MAX_RECORD.
 local function permit_bytes(n)
@@ -84,8 +85,8 @@ end
 
 -- remove_surplus takes permits out of the oldest records, given in order, and returns how many
 -- these did not hold. With a rate, records that are doubtful under it (record.lua) count as empty.
--- It writes at once, first what a full server refuses: the state is better afterwards even if the
--- rest of the script fails.
+-- It writes at once, first what a server that is out of memory refuses: the state is better
+-- afterwards even if the rest of the script fails.
 local function remove_surplus(records, oldest, rate, surplus)
   local gone, rest = {}, nil
   for i = 1, #oldest do

@@ -1,7 +1,7 @@
 -- plain_read.lua reads what a plain grant needs of a limiter. A plain grant is one record that
 -- joins no other, in a limiter of type '0', whose state needs no repair and is not older than the
--- configuration. A keep-alive must be one that apply_ttl (commit.lua) would not lengthen. This is a
--- block to be included, as a function would be slower.
+-- configuration. A keep-alive must be one that apply_ttl (keep_alive.lua) would not lengthen. This
+-- is a block to be included, as a function would be slower.
 -- A plain grant makes these calls to Redis:
 --   HMGET   the configuration, which others may change at any time
 --   GET     the free permits, which must be checked before they are used
@@ -10,7 +10,8 @@
 --           half of the rate remains, ZRANGE reads the oldest live record instead
 --   PTTL    the TTL to apply to the state. With a keep-alive, ZRANGE reads the newest record
 --           instead, and ZCARD is left out
---   ZADD    the record: the first write, unless the limiter is new; a full server refuses it
+--   ZADD    the record: the first write, unless the limiter is new; a server that is
+--           out of memory refuses it
 --   DECRBY  the free permits
 -- Without a configuration HSET comes before ZADD, and without stored free permits SET replaces
 -- DECRBY. Expired records cost ZRANGE (their permits) and ZREMRANGEBYRANK, and INCRBY replaces

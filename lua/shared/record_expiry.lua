@@ -1,4 +1,4 @@
--- expiry.lua: when a record expires.
+-- record_expiry.lua: when a record expires.
 
 -- expires_in returns the µs until a record with a score expires, or the limiter if that is earlier.
 -- It returns at least 1: on the embedded server time goes on during a script, so the limiter may

@@ -1,4 +1,4 @@
--- explain.lua: what acquire.lua tells after a refusal.
+-- retry_after.lua: what acquire.lua tells after a refusal.
 
 -- explain_refusal sets the waits of the groups, with detail or if there are strict groups. It
 -- returns the us until all permits are free (with detail); the us until the permits are free, too,
