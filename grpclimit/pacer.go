@@ -29,7 +29,8 @@ import (
 //		grpc.WithUnaryInterceptor(pacer.Unary), grpc.WithStreamInterceptor(pacer.Stream))
 //
 // A call waits for its permit until its context ends. If the context ends first, the call is not
-// sent, and fails with CANCELLED or DEADLINE_EXCEEDED. If the limiter returns another error, for
+// sent, and fails with CANCELLED or DEADLINE_EXCEEDED; with [rratelimiter.WithFailFast], with
+// DEADLINE_EXCEEDED as soon as it is known to be too late. If the limiter returns another error, for
 // example because Redis cannot be reached, the call is not sent, and fails with UNAVAILABLE. The
 // error wraps that of [rratelimiter.Limiter.Acquire].
 //
@@ -88,10 +89,11 @@ func (p *Pacer) await(ctx context.Context) error {
 		return nil
 	}
 	code := codes.Unavailable
+	var late *rratelimiter.NotInTimeError
 	switch {
 	case errors.Is(err, context.Canceled):
 		code = codes.Canceled
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &late):
 		code = codes.DeadlineExceeded
 	}
 	return fmt.Errorf("%w: %w", status.Error(code, "the call got no permit"), err)

@@ -184,6 +184,25 @@ func TestPauseOfOtherProcesses(t *testing.T) {
 	})
 }
 
+// A call that would get no permit before its deadline fails at once, if the limiter fails fast.
+func TestCallThatCannotBeInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limiter := limittest.NewRealTime(t).Client().RateLimiter(
+			"api", rratelimiter.WithRate(rratelimiter.PerHour(1)), rratelimiter.WithFailFast())
+		p, r := &grpclimit.Pacer{Limiter: limiter}, newRemote()
+		if err := r.call(t.Context(), p); err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := r.call(ctx, p)
+		var late *rratelimiter.NotInTimeError
+		if status.Code(err) != codes.DeadlineExceeded || !errors.As(err, &late) || ctx.Err() != nil {
+			t.Errorf("%v, not a late one with %v", err, codes.DeadlineExceeded)
+		}
+	})
+}
+
 // A call that gets no permit is not sent, and fails with a status that wraps the reason.
 func TestCallThatGetsNoPermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
