@@ -281,7 +281,7 @@ func drawTheirRequest(t *rapid.T, m *theirModel, domain string) *ratelimitv3.Rat
 		for range rapid.IntRange(1, 3).Draw(t, "entries") {
 			key := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "key")
 			entries = append(entries,
-				key+"="+rapid.SampledFrom([]string{"x", "y", "xy", "xxy", "z", "x*", "*"}).Draw(t, "value"))
+				key+"="+rapid.SampledFrom([]string{"", "x", "y", "xy", "xxy", "z", "x*", "*"}).Draw(t, "value"))
 		}
 		d := of(strings.Join(entries, " "))
 		if _, counter := find(m.file, d.Entries); counter == "" || !counters[counter] {
@@ -300,5 +300,18 @@ func TestAValueThatIsAPatternItself(t *testing.T) {
 		"  - {key: k, value: xy*, rate_limit: {unit: hour, requests_per_unit: 2}}\n", func(e *envoy) {
 		e.uses("OK: OK 0 of 1/HOUR in 1h0m0s", "k=xyz")
 		e.uses("OK: OK 1 of 2/HOUR in 1h0m0s", "k=xy*")
+	})
+}
+
+// An empty value is any text, too: a pattern that matches it has precedence over a rule without a
+// value.
+func TestAnEmptyValueMatchesAPattern(t *testing.T) {
+	each(t, "domain: a\ndescriptors:\n"+
+		"  - {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n"+
+		"  - {key: k, value: '*', rate_limit: {unit: hour, requests_per_unit: 2}}\n"+
+		"  - {key: l, rate_limit: {unit: hour, requests_per_unit: 3}}\n"+
+		"  - {key: l, value: x*, rate_limit: {unit: hour, requests_per_unit: 4}}\n", func(e *envoy) {
+		e.uses("OK: OK 1 of 2/HOUR in 1h0m0s", "k=")
+		e.uses("OK: OK 2 of 3/HOUR in 1h0m0s", "l=")
 	})
 }

@@ -50,7 +50,7 @@ func newRule(d rules.Descriptor, above string) *rule {
 
 // next returns the rule for the next entry; nil if there is none.
 func (r *rule) next(e *ratelimit.RateLimitDescriptor_Entry) *rule {
-	if found := r.exact[[2]string{e.Key, e.Value}]; found != nil {
+	if found := r.exact[[2]string{e.Key, e.Value}]; found != nil && e.Value != "" {
 		return found
 	}
 	for _, p := range r.patterns {

@@ -181,11 +181,15 @@ func (s *Server) Serve(ctx context.Context, link *connect.Link, listener, metric
 	return err
 }
 
+// theirService is the name of the service in health checks of envoyproxy/ratelimit.
+const theirService = "ratelimit"
+
 // report sets what the health service answers, for the server and for the service. After Shutdown
 // it has no effect.
 func (s *Server) report(status grpc_health_v1.HealthCheckResponse_ServingStatus) {
-	s.health.SetServingStatus("", status)
-	s.health.SetServingStatus(ratelimitv3.RateLimitService_ServiceDesc.ServiceName, status)
+	for _, name := range []string{"", ratelimitv3.RateLimitService_ServiceDesc.ServiceName, theirService} {
+		s.health.SetServingStatus(name, status)
+	}
 }
 
 // handler returns the handler of metrics and probes. ctx ends when the server drains.

@@ -181,7 +181,7 @@ func TestServiceHealthAndMetrics(t *testing.T) {
 		r.answers("OK")
 		r.answers("OVER_LIMIT")
 		r.answers("OVER_LIMIT") // from the deny cache
-		for _, service := range []string{"", "envoy.service.ratelimit.v3.RateLimitService"} {
+		for _, service := range []string{"", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"} {
 			if got := r.health(service); got != "SERVING" {
 				t.Errorf("%q: %s", service, got)
 			}
