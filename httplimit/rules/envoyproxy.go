@@ -108,8 +108,9 @@ func (p *parser) theirs(document *yaml.Node) Domain {
 func (p *parser) theirFields(node *yaml.Node, what string, own []string) map[string]*yaml.Node {
 	placed := *node // without fields that belong elsewhere
 	placed.Content = nil
-	for i := 0; i+1 < len(node.Content) && node.Kind == yaml.MappingNode; i += 2 {
-		name, value := node.Content[i], resolved(node.Content[i+1])
+	all := p.merged(node)
+	for i := 0; i+1 < len(all); i += 2 {
+		name, value := all[i], resolved(all[i+1])
 		switch known := slices.Contains(own, name.Value); {
 		case value.Tag == "!!null":
 		case !known && slices.Contains(theirFields, name.Value):
@@ -122,6 +123,64 @@ func (p *parser) theirFields(node *yaml.Node, what string, own []string) map[str
 		}
 	}
 	return p.fields(&placed, what, own, theirForm)
+}
+
+// merged returns the names and the values of the fields of a mapping, and of those that it merges
+// (<<): its own have precedence, and of two others the first one. It is a fault if
+// envoyproxy/ratelimit would decide otherwise. nil: no mapping, or one that is merged with itself.
+func (p *parser) merged(node *yaml.Node) []*yaml.Node {
+	if known, is := p.merges[node]; is || node.Kind != yaml.MappingNode {
+		return known
+	}
+	p.merges[node] = nil
+	fields := []*yaml.Node{}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		if node.Content[i].Tag != mergeTag {
+			fields = append(fields, node.Content[i], node.Content[i+1])
+		}
+	}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		at, others := node.Content[i], []*yaml.Node{node.Content[i+1]}
+		if at.Tag != mergeTag {
+			continue
+		}
+		p.found(at.Line, "<<", false, "the fields of another mapping")
+		if list := resolved(others[0]); list.Kind == yaml.SequenceNode {
+			others = list.Content
+		}
+		for _, other := range others {
+			more := p.merged(resolved(other))
+			if more == nil {
+				p.fault(at.Line, "<< must have a mapping, or a list of mappings, and not the mapping itself")
+			}
+			for j := 0; j+1 < len(more); j += 2 {
+				name, value := more[j], more[j+1]
+				own := place(fields, name.Value)
+				switch {
+				case own < 0:
+					fields = append(fields, name, value)
+				case place(node.Content[:i], name.Value) >= 0:
+					p.fault(at.Line, "<< has %s, too, which stands before it: write << first", name.Value)
+				case resolved(value).Kind == yaml.MappingNode && resolved(fields[own+1]).Kind == yaml.MappingNode:
+					p.fault(at.Line, "<< has %s, too; envoyproxy/ratelimit would mix the two", name.Value)
+				}
+			}
+		}
+	}
+	p.merges[node] = fields
+	return fields
+}
+
+const mergeTag = "!!merge"
+
+// place returns the index of the name of a field; -1 if there is no such field.
+func place(fields []*yaml.Node, name string) int {
+	for i := 0; i+1 < len(fields); i += 2 {
+		if fields[i].Value == name {
+			return i
+		}
+	}
+	return -1
 }
 
 // theirText returns the text of a field; "" if there is no such field.
@@ -237,13 +296,14 @@ func (p *parser) theirRate(d *Descriptor, node *yaml.Node) {
 	case !known:
 		p.fault(at.Line, "unit: %q is none of second, minute, hour, day, week, month, year", at.Value)
 	case !ok:
-	case calendar && permits > 0:
+	case calendar:
 		d.Quota = Quota{Permits: permits, Period: unit}
+		if permits == 0 { // a quota has at least one
+			d.Quota, d.Rate = Quota{}, rratelimiter.PerSecond(0)
+		}
 		days := map[string]int{"month": 30, "year": 365}[unit]
 		p.found(at.Line, "unit: "+unit, false,
 			fmt.Sprintf("a quota for each %s of the calendar, in UTC; there for each %d days since 1970", unit, days))
-	case calendar:
-		d.Rate = rratelimiter.PerSecond(0)
 	default:
 		d.Rate = rratelimiter.Rate{Permits: permits, Interval: interval}
 		why := fmt.Sprintf("a sliding window: any %[1]s; there each %[1]s of the clock", unit)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +87,47 @@ descriptors:
 	}
 }
 
+// A mapping can take over fields of others (<<), as in YAML 1.1. Its own fields have precedence, and
+// of two others the first one.
+func TestFieldsThatAreMerged(t *testing.T) {
+	f, err := ParseFile("f", []byte(`
+domain: a
+descriptors:
+  - &base
+    key: k
+    shadow_mode: true
+    rate_limit: &limit {unit: hour, requests_per_unit: 4, name: n}
+  - <<: *base
+    key: l
+    shadow_mode: null
+  - key: m
+    rate_limit:
+      <<: [&day {unit: day}, *limit]
+      requests_per_unit: 9
+  - <<: {<<: *base, value: v}
+    rate_limit: null
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hourly := rratelimiter.Rate{Permits: 4, Interval: time.Hour}
+	want := []Descriptor{
+		{Key: "k", HasRate: true, Rate: hourly, Shadow: true, Name: "n"},
+		{Key: "l", HasRate: true, Rate: hourly, Name: "n"},
+		{Key: "m", HasRate: true, Rate: rratelimiter.Rate{Permits: 9, Interval: 24 * time.Hour}, Name: "n"},
+		{Key: "k", Value: "v", HasRate: true, Rate: rratelimiter.Unlimited},
+	}
+	if got := f.Domains[0].Descriptors; !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v\nwant %+v", got, want)
+	}
+	for _, one := range f.Findings {
+		if one.Field == "<<" && !one.Ignored && one.Line == 8 {
+			return
+		}
+	}
+	t.Errorf("no finding for << in line 8: %+v", f.Findings)
+}
+
 // Each field has a finding: what it does here, or why it does nothing.
 func TestFindingsOfEnvoyproxysFields(t *testing.T) {
 	f, err := Load(theirFolder)
@@ -95,6 +137,12 @@ func TestFindingsOfEnvoyproxysFields(t *testing.T) {
 	found := map[string]Finding{}
 	for _, one := range f.Findings {
 		found[one.Field] = one
+	}
+	none, err := ParseFile("f",
+		[]byte("domain: a\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 0}}]"))
+	if found := none.Findings; err != nil ||
+		!slices.ContainsFunc(found, func(f Finding) bool { return f.Field == "unit: year" }) {
+		t.Errorf("%v: no finding for the unit of a limit that refuses all: %+v", err, found)
 	}
 	ignored := map[string]bool{"metadata": true, "quota_mode": true, "replaces burst": true}
 	for _, field := range append(
@@ -139,11 +187,11 @@ descriptors:
 			t.Errorf("%q is not among %q", one, got)
 		}
 	}
-	none := rratelimiter.PerSecond(0)
+	refuses := rratelimiter.PerSecond(0)
 	if d := f.Domains[0].Descriptors; len(got) != len(want) || d[0].HasRate || d[0].Shadow ||
 		d[0].Following[0].Rate != (rratelimiter.Rate{
 			Interval: time.Hour,
-		}) || d[1].Rate != none || d[1].Shadow || d[1].Value != "" || !d[2].HasRate ||
+		}) || d[1].Rate != refuses || d[1].Shadow || d[1].Value != "" || !d[2].HasRate ||
 		d[2].Rate != rratelimiter.Unlimited ||
 		!d[3].HasRate || d[3].Rate != rratelimiter.Unlimited {
 		t.Errorf("%q, %+v", got, d)
@@ -208,6 +256,22 @@ func TestEachFaultOfEnvoyproxysFileHasItsLine(t *testing.T) {
 			"7: a: replaces: the name is",
 		},
 		{"replaces without a list", limit + "      unit: second\n      replaces: n", "6: a: replaces must be a list"},
+		{
+			"a field before those that are merged, which has precedence there",
+			limit + "      unit: hour\n      <<: {unit: day}",
+			"6: a: << has unit, too, which stands before it: write << first",
+		},
+		{
+			"a limit that is merged with another one, and mixed there",
+			"domain: a\ndescriptors:\n" +
+				"  - <<: {rate_limit: {unit: hour}}\n    key: k\n    rate_limit: {unlimited: true}",
+			"3: a: << has rate_limit, too; envoyproxy/ratelimit would mix the two",
+		},
+		{"a text that is merged", head + "    <<: text", "4: a: << must have a mapping, or a list of mappings"},
+		{
+			"a mapping that is merged with itself", "domain: a\ndescriptors:\n  - &a\n    <<: *a\n    key: k",
+			"4: a: << must have a mapping, or a list of mappings, and not the mapping itself",
+		},
 		{
 			"a list that contains itself", "domain: a\ndescriptors: &a\n  - key: k\n    descriptors: *a",
 			"3: a: the file has more than 10000 descriptors",

@@ -142,7 +142,7 @@ func (c Config) limits(path string, sources []source, keys []string) ([]Limit, e
 
 // parse parses files with these words for the keys of the program.
 func (c Config) parse(sources []source, keys []string) (f File, err error) {
-	p := &parser{keys: keys, config: c, places: map[[2]string]string{}}
+	p := &parser{keys: keys, config: c, places: map[[2]string]string{}, merges: map[*yaml.Node][]*yaml.Node{}}
 	if p.config.Client == nil {
 		p.config.Client = rratelimiter.NewClient(unconnected{})
 	}
@@ -177,9 +177,10 @@ type parser struct {
 	findings []Finding
 	places   map[[2]string]string // where each limit and each domain stands
 
-	count    int             // descriptors so far
-	names    map[string]bool // names of descriptors of the domain
-	replaced []*yaml.Node    // names in replaces of the domain
+	count    int                         // descriptors so far
+	names    map[string]bool             // names of descriptors of the domain
+	replaced []*yaml.Node                // names in replaces of the domain
+	merges   map[*yaml.Node][]*yaml.Node // see merged
 }
 
 func (p *parser) fault(line int, format string, args ...any) {
