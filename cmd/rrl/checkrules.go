@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -226,7 +227,7 @@ func rateText(r rratelimiter.Rate) string {
 	return r.String()
 }
 
-// domainsTable has a row for each descriptor with a rate.
+// domainsTable has a row for each descriptor with a rate or options.
 func domainsTable(domains []rules.Domain) render.Table {
 	t := render.Table{Right: map[int]bool{2: true}, Rows: [][]string{{"domain", "descriptor", "rate", "options"}}}
 	for _, d := range domains {
@@ -243,10 +244,9 @@ func descriptorRows(domain string, entries []string, descriptors []rules.Descrip
 			entry += "=" + d.Value
 		}
 		all := append(slices.Clone(entries), entry)
-		if d.HasRate {
-			rows = append(
-				rows, visible([]string{domain, strings.Join(all, ", "), d.RateText(), orElse(optionsOf(d), "none")}),
-			)
+		if options := optionsOf(d); d.HasRate || len(options) > 0 {
+			rate := cmp.Or(d.RateText(), "-")
+			rows = append(rows, visible([]string{domain, strings.Join(all, ", "), rate, orElse(options, "none")}))
 		}
 		rows = append(rows, descriptorRows(domain, all, d.Following)...)
 	}

@@ -92,6 +92,7 @@ func TestCheckRulesPrintsTheDomains(t *testing.T) {
       descriptors:
         - {key: method, rate: 5/s, name: two, postpaid: true}
         - {key: method, value: "GET\e", rate: unlimited}
+    - {key: host, value: "*.org", shared: true, descriptors: [{key: method, rate: 6/s}]}
 `
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -101,6 +102,8 @@ shop    address                      10/s  shadow lease=100ms
 shop    path=/a/*                     1/m  shared name=one replaces=two
 shop    user, method                  5/s  postpaid name=two
 shop    user, method=GET\u001b  unlimited  none
+shop    host=*.org                      -  shared
+shop    host=*.org, method            6/s  none
 `
 	if code, out, errs := rrl(t.Context(), "check-rules", file); code != 0 || errs != "" || out != want {
 		t.Errorf("%d, %s\n%s", code, errs, out)
