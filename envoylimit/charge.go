@@ -98,13 +98,22 @@ func apart(sums ...*sum) (httplimit.Claim, *charge) {
 	return httplimit.Claim{Name: sums[0].claim.Name, Limiter: c, Permits: 1}, c
 }
 
+// Answers returns the answers of the limiters: Policy.OnDecision gets the common one. It is nil if
+// they did not answer.
+func (c *charge) Answers() []httplimit.Answer {
+	if all := c.answers.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
 // spread puts the answers of the sums in the place of their common answer.
 func (c *charge) spread(d *httplimit.Decision) {
-	all := c.answers.Load()
+	all := c.Answers()
 	if all == nil || len(d.Answers) == 0 || d.Answers[0].Limiter != httplimit.Allower(c) {
 		return
 	}
-	answers := slices.Clone(*all)
+	answers := slices.Clone(all)
 	later := d.Answers[0].RetryAfter - httplimit.Decision{Answers: answers}.RetryAfter() // Policy.Jitter
 	for i := range answers {
 		if a := &answers[i]; a.Refused && a.RetryAfter > 0 {

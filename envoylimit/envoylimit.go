@@ -65,7 +65,8 @@
 //     is over the limit if no permit was free before. An override is the rate of such a descriptor,
 //     too.
 //   - descriptors with postpaid or without hits are asked first. If one refuses, the others take
-//     nothing, and have only their code.
+//     nothing, and have only their code. Policy.OnDecision gets one answer for them, whose Limiter
+//     has a method Answers() []httplimit.Answer.
 //   - several descriptors with the same limiter: it is asked once, for the sum of their permits,
 //     and its answer is that of each of them. If they give it different rates, the one with the
 //     fewest permits a second counts, with 30 days for a month and 365 for a year. Descriptors with

@@ -9,7 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/series"
 )
 
-// near.go counts the permits that are granted while a limit is nearly used up.
+// near.go counts the permits that are granted or charged while a limit is nearly used up.
 
 // A near counts, for each label of limiters, permits above a share of the limit.
 type near struct {
@@ -21,7 +21,7 @@ type near struct {
 func newNear(share float64, label func(limiter string) string) *near {
 	n := &near{share: share, count: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "rratelimiter", Name: "near_limit_permits_total",
-		Help: "Permits that were granted while more than the share --near-limit of the limit was used.",
+		Help: "Permits that were granted or charged while more than the share --near-limit of the limit was used.",
 	}, []string{"limiter"})}
 	n.of = series.New(label, 0, func(label string) prometheus.Counter { return n.count.WithLabelValues(label) })
 	return n
@@ -29,18 +29,22 @@ func newNear(share float64, label func(limiter string) string) *near {
 
 // note counts the permits of a decision, as httplimit.Policy.OnDecision.
 func (n *near) note(_ context.Context, d httplimit.Decision) {
-	if d.Outcome != httplimit.Allowed {
-		return
+	if d.Outcome == httplimit.Allowed {
+		n.add(d.Answers)
 	}
-	for i := range d.Answers {
-		a := &d.Answers[i]
-		limiter, named := a.Limiter.(interface{ Name() string })
-		if !named {
-			continue
-		}
-		used := a.Limit - a.Remaining
-		if above := min(a.Permits, used-int64(n.share*float64(a.Limit))); above > 0 {
-			n.of.Of(limiter.Name()).Add(float64(above))
+}
+
+func (n *near) add(answers []httplimit.Answer) {
+	for i := range answers {
+		a := &answers[i]
+		switch limiter := a.Limiter.(type) {
+		case interface{ Answers() []httplimit.Answer }: // of descriptors with postpaid
+			n.add(limiter.Answers())
+		case interface{ Name() string }:
+			used := a.Limit - a.Remaining
+			if above := min(a.Permits, used-int64(n.share*float64(a.Limit))); above > 0 {
+				n.of.Of(limiter.Name()).Add(float64(above))
+			}
 		}
 	}
 }

@@ -258,6 +258,26 @@ func TestQuotasHaveMetrics(t *testing.T) {
 	}
 }
 
+// Hits that were used already count near a limit, too: those of a quota, and those in shadow.
+func TestPostpaidHitsNearALimit(t *testing.T) {
+	r := start(t, redistest.Embedded(t), `domains: {shop: [{key: all, rate: 10/h, postpaid: true},
+		{key: user, rate: 10/month, postpaid: true}, {key: team, rate: 10/h, postpaid: true, shadow: true}]}`,
+		Options{Drain: time.Millisecond, JSON: true, NearLimit: 0.5})
+	r.serves()
+	for _, key := range []string{"all", "user", "team"} {
+		for range 2 {
+			r.post(strings.Replace(strings.Replace(askAll, "all", key, 1), "{", `{"hits_addend": 4, `, 1))
+		}
+	}
+	_, text := r.get("/metrics")
+	for _, key := range []string{"all", "user", "team"} {
+		if line := `rratelimiter_near_limit_permits_total{limiter="shop:` + key + `"} 3`; !strings.Contains(text,
+			"\n"+line+"\n") {
+			t.Errorf("no %s in\n%s", line, text)
+		}
+	}
+}
+
 // Each request is a span.
 func TestTraces(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
