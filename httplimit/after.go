@@ -35,8 +35,8 @@ func (l Limit) CountIf(f func(status int, h http.Header) bool) Limit {
 
 // CostAfter returns the same limit for requests whose cost in permits is known only after the
 // response: for example the tokens of a language model. f is called as in CountIf, and returns the
-// cost; below 0 it counts as 0. If f is nil, the cost is the sum of what the handler has told by
-// [Charge].
+// cost. If f is nil, the cost is what the handler has told by [Charge]. If f returns a number below
+// 0, it is the same, but at least what the request took before.
 //
 // The request took its permits (one, or the result of Cost) before. If the cost is lower, the
 // difference is given back as in CountIf, but not what Charge has charged. If it is higher, the
@@ -59,8 +59,8 @@ func (l Limit) CostAfter(f func(status int, h http.Header) int64) Limit {
 // settles reports whether the number of permits of a claim depends on the response.
 func (c Claim) settles() bool { return c.countIf != nil || c.after }
 
-// final returns the cost of the claim's request in permits, after its response. known is false if
-// it is what the handler has told.
+// final returns the cost of the claim's request in permits, after its response. If it is not known,
+// the cost is what the handler has told, but at least n.
 func (c Claim) final(status int, h http.Header) (n int64, known bool) {
 	switch {
 	case c.countIf != nil && !c.countIf(status, h):
@@ -70,7 +70,10 @@ func (c Claim) final(status int, h http.Header) (n int64, known bool) {
 	case c.cost == nil:
 		return 0, false
 	}
-	return max(0, c.cost(status, h)), true
+	if n = c.cost(status, h); n < 0 {
+		return c.Permits, false
+	}
+	return n, true
 }
 
 // Settles reports whether the request took permits whose number depends on its response. If it

@@ -70,7 +70,8 @@ func TestRequestsCountByTheirResponses(t *testing.T) {
 		}, []string{"/200", "/500"}, 10},
 		{"cheaper", func(l Limit) Limit { return l.Cost(ten).CostAfter(costOf) }, []string{"/200/3", "/200/4"}, 7},
 		{"as expected", func(l Limit) Limit { return l.Cost(ten).CostAfter(costOf) }, []string{"/200/10"}, 10},
-		{"free", func(l Limit) Limit { return l.Cost(ten).CostAfter(costOf) }, []string{"/200/0", "/200/-5"}, 0},
+		{"free", func(l Limit) Limit { return l.Cost(ten).CostAfter(costOf) }, []string{"/200/0"}, 0},
+		{"not known", func(l Limit) Limit { return l.Cost(ten).CostAfter(costOf) }, []string{"/200/-1"}, 10},
 		{"dearer", func(l Limit) Limit { return l.CostAfter(costOf) }, []string{"/200/3", "/200/4"}, 7},
 		{"more than is free", func(l Limit) Limit { return l.CostAfter(costOf) }, []string{"/200/15", "/200/100"}, 115},
 		{"both", func(l Limit) Limit {

@@ -69,6 +69,7 @@ type bill struct {
 	mu       sync.Mutex // guards the fields below
 	used     int64      // permits, as far as the handler or the response has told
 	counted  int64      // permits that the limiter has counted: taken and charged
+	taken    int64      // of these, permits that were taken and can come back
 	over     bool       // the response has told the cost: what was not used can come back
 	counting bool       // a goroutine runs count
 }
@@ -79,7 +80,7 @@ func (p *Policy) bill(c Claim, back way) *bill {
 	if !c.after && (c.countIf == nil || back == nil) {
 		return nil
 	}
-	return &bill{policy: p, claim: c, back: back, counted: c.Permits}
+	return &bill{policy: p, claim: c, back: back, counted: c.Permits, taken: c.Permits}
 }
 
 // use adds n permits to those that were used.
@@ -93,14 +94,14 @@ func (b *bill) use(ctx context.Context, n int64) {
 	}
 }
 
-// settle makes n the permits that were used, or what the handler has told if n is not known. A
-// penalty of the limit is told, too.
+// settle makes n the permits that were used, or what the handler has told if n is not known and
+// less. A penalty of the limit is told, too.
 func (b *bill) settle(ctx context.Context, n int64, known bool) {
 	b.mu.Lock()
-	if known {
-		b.used = n
+	if !known {
+		n = max(n, b.used)
 	}
-	b.over, n = true, b.used
+	b.over, b.used = true, n
 	begins := b.begins()
 	b.mu.Unlock()
 	if begins || b.claim.penalty != nil {
@@ -113,13 +114,14 @@ func (b *bill) settle(ctx context.Context, n int64, known bool) {
 	}
 }
 
-// change returns by how many permits the limiter must be corrected. b.mu is held.
+// change returns by how many permits the limiter must be corrected. What was charged does not come
+// back. b.mu is held.
 func (b *bill) change() int64 {
 	n := b.used - b.counted
 	if n < 0 && (!b.over || b.back == nil) {
 		return 0
 	}
-	return n
+	return max(n, -b.taken)
 }
 
 // begins reports whether the caller must run count. b.mu is held.
@@ -141,7 +143,8 @@ func (b *bill) count(ctx context.Context) {
 		if n == 0 {
 			break
 		}
-		b.counted += n
+		back := min(n, 0)
+		b.counted, b.taken = b.counted+n, b.taken+back
 		b.mu.Unlock()
 		err := b.correct(ctx, n)
 		b.report(ctx, err)
@@ -149,6 +152,7 @@ func (b *bill) count(ctx context.Context) {
 		if err == nil || errors.Is(err, rratelimiter.ErrOutcomeUnknown) || errors.Is(err, rratelimiter.ErrDebtBound) {
 			continue
 		}
+		b.taken -= back
 		if b.counted -= n; over == b.over {
 			break
 		}

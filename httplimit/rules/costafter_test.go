@@ -1,6 +1,8 @@
 package rules_test
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -8,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -15,6 +18,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/httplimit/rules"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
+	"github.com/rratelimiter/rratelimiter/limittest"
 )
 
 // A field of the response has the cost of a request. Without a whole number in it, the request
@@ -99,5 +103,56 @@ func TestARequestMayCostNothingUntilItsResponse(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A handler that charges what it uses need not send the field: the request costs what it took, or
+// what was charged if that is more. With the field, what was charged does not come back.
+func TestAHandlerTellsTheCost(t *testing.T) {
+	for _, permits := range []string{"rate: 100/h", "quota: 100/day"} {
+		for name, c := range map[string]struct {
+			told int64
+			used string
+			want int64
+		}{
+			"less than it took":         {4, "", 10},
+			"more than it took":         {35, "", 35},
+			"a lower cost in the field": {35, "3", 25}, // of 35, 10 were taken, and 25 were charged
+		} {
+			t.Run(permits+" "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					guard := httplimit.New()
+					file := filepath.Join(t.TempDir(), "limits.yaml")
+					text := "limits: {tokens: {key: all, " + permits + ", cost: 10, cost-after: X-Tokens-Used}}"
+					if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+						t.Fatal(err)
+					}
+					ctx, stop := context.WithCancel(t.Context())
+					defer stop()
+					config := rules.Config{Client: limittest.NewRealTime(t).Client()}
+					if err := rules.Watch(ctx, guard, file, config); err != nil {
+						t.Fatal(err)
+					}
+					handler := guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						httplimit.Charge(r.Context(), c.told)
+						synctest.Wait()
+						if c.used != "" {
+							w.Header().Set("X-Tokens-Used", c.used)
+						}
+					}))
+					ask := func() string {
+						w := httptest.NewRecorder()
+						handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+						synctest.Wait()
+						left, _, _ := strings.Cut(w.Header().Get("RateLimit"), ";t=")
+						return left
+					}
+					ask()
+					if got, want := ask(), fmt.Sprint(`"tokens";r=`, 90-c.want); got != want {
+						t.Errorf("after a request that costs %d: %s, not %s", c.want, got, want)
+					}
+				})
+			})
+		}
 	}
 }

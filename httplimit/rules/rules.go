@@ -57,8 +57,9 @@
 //     each rate. With cost-after it can be 0: the request then passes while a permit is free.
 //   - cost-after: the name of a field in the header of the response, such as X-Tokens-Used, that
 //     has the cost of the request: see httplimit.Limit.CostAfter. The request takes the field cost
-//     before. This stays its cost if the response has no such field, or no whole number in it. It
-//     cannot be combined with both quota and penalty.
+//     before. This stays its cost if the response has no such field, or no whole number in it, and
+//     the handler has not told more by httplimit.Charge. It cannot be combined with both quota and
+//     penalty.
 //   - paths: the limit applies to these paths, with or without a final slash. If a path in the file
 //     ends with a slash, the limit also applies to all paths below it. It applies to all spellings:
 //     if servers can read several paths in the path of a request, such as "/x/..;/search", to each
@@ -293,12 +294,12 @@ func (c Config) build(limits []Limit) []httplimit.Limit {
 	return all
 }
 
-// costAfter returns the cost of a request that its response has told.
+// costAfter returns the cost of a request that its response has told; -1 if that has none.
 func (l Limit) costAfter(_ int, h http.Header) int64 {
 	if cost, err := strconv.ParseInt(h.Get(l.CostAfter), 10, 64); err == nil {
-		return cost
+		return max(0, cost)
 	}
-	return l.Cost
+	return -1
 }
 
 // rated makes a limit with a rate.
