@@ -103,17 +103,24 @@ func (g *Grant) Permits() int64 {
 // ErrInvalidPermits. If the reply is lost, the error is ErrOutcomeUnknown: the permits may have
 // come back, and no later Return gives them back.
 func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
-	const operation = "return to"
 	if g == nil {
 		return 0, nil
 	}
 	if n < 0 {
-		return 0, wrap(operation, g.limiter.name, fmt.Errorf("%w (%d)", ErrInvalidPermits, n))
+		return 0, wrap(returning, g.limiter.name, fmt.Errorf("%w (%d)", ErrInvalidPermits, n))
 	}
 	g.mu.Lock()
 	n = min(n, g.left)
 	g.left -= n
 	g.mu.Unlock()
+	return g.giveBack(ctx, n)
+}
+
+// returning is the operation of giveBack, in its errors.
+const returning = "return to"
+
+// giveBack gives back n permits, which no longer count as left.
+func (g *Grant) giveBack(ctx context.Context, n int64) (int64, error) {
 	if n == 0 {
 		return 0, nil
 	}
@@ -123,7 +130,7 @@ func (g *Grant) Return(ctx context.Context, n int64) (int64, error) {
 		g.left += n - returned
 		g.mu.Unlock()
 	}
-	return returned, wrap(operation, g.limiter.name, err)
+	return returned, wrap(returning, g.limiter.name, err)
 }
 
 // Settle makes the permits of the grant those that were used: what was taken and not used comes
@@ -152,10 +159,12 @@ func (g *Grant) Settle(ctx context.Context, used int64) error {
 	}
 	g.mu.Lock()
 	more := used - g.left - g.charged
+	back := min(g.left, max(0, -more))
+	g.left -= back
 	g.charged += max(0, more)
 	g.mu.Unlock()
 	if more <= 0 {
-		_, err := g.Return(ctx, -more)
+		_, err := g.giveBack(ctx, back)
 		return err
 	}
 	_, err := g.limiter.Charge(ctx, more)

@@ -2,6 +2,8 @@ package charge
 
 import (
 	"errors"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -118,6 +120,41 @@ func TestSeveralGrantsAreSettled(t *testing.T) {
 		}
 		if err := grants.Settle(t.Context(), []int64{1}); !errors.Is(err, rratelimiter.ErrInvalidPermits) {
 			t.Error(err)
+		}
+	})
+}
+
+// Two callers that settle a grant at the same time, with the same number, give back once what was
+// not used.
+func TestAGrantIsSettledByTwoCallers(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		l := r.Limiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+		g, _, err := l.Take(t.Context(), 10)
+		r.Must(err)
+		var callers sync.WaitGroup
+		lock := rig.GrantLock(g)
+		lock.Lock()
+		for range 2 {
+			callers.Go(func() {
+				if err := g.Settle(t.Context(), 7); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		// If a caller that has waited for more than 1 ms finds the lock taken again, it is handed
+		// over in turn from then on.
+		for range 2 {
+			for held := time.Now(); time.Since(held) < 5*ms; {
+				runtime.Gosched()
+			}
+			lock.Unlock()
+			lock.Lock()
+		}
+		lock.Unlock()
+		callers.Wait()
+		if s := rig.State(t, l); s.Used != 7 || g.Permits() != 7 {
+			t.Errorf("%+v, and %d permits can be given back", s, g.Permits())
 		}
 	})
 }

@@ -3,6 +3,7 @@ package rig
 import (
 	"fmt"
 	"reflect"
+	"sync"
 	"unsafe"
 
 	"github.com/rratelimiter/rratelimiter"
@@ -29,6 +30,9 @@ func Settings(l *rratelimiter.Limiter) dispatch.Settings {
 
 // OptionsError returns why the options of a limiter or of its client are invalid, or nil.
 func OptionsError(l *rratelimiter.Limiter) error { return *field[error](l, "err") }
+
+// GrantLock returns the lock of a grant.
+func GrantLock(g *rratelimiter.Grant) *sync.Mutex { return field[sync.Mutex](g, "mu") }
 
 // field returns the address of a field of the struct to which the pointer refers.
 func field[T any](pointer any, name string) *T {
