@@ -3,6 +3,26 @@ local MAX_DATED = 20000 -- records that a charge walks; the others count as if t
 local DATED_PAGE = 200 -- records that are read at a time
 local DEBT_PART = 8 -- permits of a debt that return within this part of the interval share a record
 
+-- last_interval returns the rank and the score of the record with whose permits a limiter in debt
+-- has a free one again: the records after it hold less than the rate. The third result is how many
+-- permits are free then. It returns nil if there are few records, or too many.
+local function last_interval(limiter, first)
+  local last, held = call('ZCARD', limiter.records) - 1, 0
+  if last - first < 2 * DATED_PAGE then
+    return nil
+  end
+  for rank = last, math.max(first, last - MAX_DATED), -DATED_PAGE do
+    local page = call('ZRANGE', limiter.records, math.max(first, rank - DATED_PAGE + 1), rank, 'WITHSCORES')
+    for i = #page - 1, 1, -2 do
+      local permits = permits_of(page[i])
+      if held + permits >= limiter.rate then
+        return rank - (#page - 1 - i) / 2, tonumber(page[i + 1]), limiter.rate - held
+      end
+      held = held + permits
+    end
+  end
+end
+
 -- charge_dates returns records, each { score, permits }, that hold the counted permits of a charge.
 -- Each permit counts from the time at which it is free, if nobody else takes it: now, or when a
 -- record expires, which can be one of the charge itself. So an interval pays back at most the rate.
@@ -18,6 +38,13 @@ local function charge_dates(one, counted)
   local free, time = state.free, now
   local dated, returned = {}, 0 -- returned: how many of these have expired at that time
   local page, at, rank, more = {}, 1, state.expired_count, newest
+  if free < 1 then
+    local skipped, score, left = last_interval(limiter, rank)
+    if skipped then
+      rank, time, free = skipped + 1, math.max(now, score + interval), left
+    end
+  end
+  local first = rank
 
   -- next_record returns the score and the permits of the next record that expires; nil: there is
   -- none.
@@ -25,7 +52,7 @@ local function charge_dates(one, counted)
     if not page[at] and more then
       page, at = call('ZRANGE', records, rank, rank + DATED_PAGE - 1, 'WITHSCORES'), 1
       rank = rank + DATED_PAGE
-      more = #page == 2 * DATED_PAGE and rank - state.expired_count < MAX_DATED
+      more = #page == 2 * DATED_PAGE and rank - first < MAX_DATED
     end
     local own = dated[returned + 1]
     if page[at] and not (own and own.score < tonumber(page[at + 1])) then

@@ -2,6 +2,7 @@ package charge
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -59,6 +60,42 @@ func TestAChargeWritesFewRecords(t *testing.T) {
 		mustCharge(t, "two intervals", l, 2*permits, result(false, permits, 0, 137500*ms, 10*time.Second, 179900*ms))
 		if s := rig.State(t, l); s.Records > permits+20 || s.Debt != 2*permits || !s.Consistent {
 			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// A charge in debt reads the records of about one interval, however long the debt lasts: the permit
+// that it waits for returns when only those of the last interval are left.
+func TestAChargeInALongDebtReadsFewRecords(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		const permits, intervals = 100, 50
+		r := rig.New(t, s)
+		l := r.Limiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(permits)), rratelimiter.WithMaxDebt(2*intervals))
+		r.WriteConfig(l, "rate", "100", "interval", "60000", "type", "0")
+		r.WriteValue(l, "-4900")
+		for i, members := range slices.Collect(slices.Chunk(rig.ManyMembers(permits*intervals), permits)) {
+			r.AddRecords(l, r.Millis()+int64(i)*60_000, members...)
+		}
+		var recording *redistest.Recording
+		if s.IsReal() {
+			recording = s.Monitor()
+		}
+		const last = intervals * time.Minute
+		mustCharge(t, "in debt", l, 150, result(false, permits, 0, last+time.Minute, time.Minute, last+2*time.Minute))
+		if s := rig.State(t, l); s.Debt != 5050 || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+		if recording == nil {
+			return
+		}
+		reads := 0
+		for _, c := range recording.Stop() {
+			if c.Lua && c.Name() == "ZRANGE" {
+				reads++
+			}
+		}
+		if reads > 8 {
+			t.Errorf("%d reads of a page of records", reads)
 		}
 	})
 }
