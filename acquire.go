@@ -414,10 +414,7 @@ func (c *Client) distinct(operation string, permits []int64, limiters []*Limiter
 			at = len(d.limiters)
 			d.limiters, d.sums = append(d.limiters, l), append(d.sums, 0)
 		}
-		if d.sums[at] > math.MaxInt64-n {
-			return nil, wrap(operation+" of", l.name, ErrExceedsRate)
-		}
-		d.sums[at] += n
+		d.sums[at] += min(n, math.MaxInt64-d.sums[at])
 		d.index = append(d.index, at)
 	}
 	if c.err != nil {

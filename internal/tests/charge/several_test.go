@@ -2,6 +2,7 @@ package charge
 
 import (
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -39,6 +40,10 @@ func TestSeveralLimitersAreChargedInOneStep(t *testing.T) {
 		}
 		if a, b := rig.State(t, a), rig.State(t, b); a.Used != 14 || b.Used != 20 {
 			t.Errorf("%+v, %+v", a, b)
+		}
+		results, err = r.Client.ChargeAll(t.Context(), []int64{math.MaxInt64, math.MaxInt64}, b, b)
+		if !errors.Is(err, rratelimiter.ErrDebtBound) || len(results) != 2 {
+			t.Errorf("a sum that is too large for a number: %+v, %v", results, err)
 		}
 		if results, err := r.Client.ChargeAll(t.Context(), nil); results != nil || err != nil {
 			t.Error(results, err)
