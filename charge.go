@@ -19,9 +19,9 @@ import (
 // A permit counts from when a caller that waits would have had it: now if it is free, else as soon
 // as it returns. So an interval pays back at most the rate. A charge of three times the rate to an
 // unused limiter uses up the rate now and is a debt of twice the rate: the next permit is free
-// after three intervals. Permits that return within an eighth of an interval are stored together,
-// with the time of the last of them. [WithMaxDebt] bounds the debt, to the permits of ten intervals
-// by default. If n is more, Charge counts up to the bound and returns the Result with
+// after three intervals. Permits that return within the same eighth of an interval are stored
+// together, with the time of the last of them. [WithMaxDebt] bounds the debt, to the permits of ten
+// intervals by default. If n is more, Charge counts up to the bound and returns the Result with
 // [ErrDebtBound].
 //
 // Result.Allowed reports whether a permit was free before. So requests whose cost is charged later

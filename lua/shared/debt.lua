@@ -1,7 +1,7 @@
 -- debt.lua: from when on the permits of a charge count, and when a debt is paid.
 local MAX_DATED = 20000 -- records that a charge walks; the others count as if they expired with the newest
 local DATED_PAGE = 200 -- records that are read at a time
-local DEBT_PART = 8 -- permits of a debt that return within this part of the interval share a record
+local DEBT_PARTS = 8 -- parts of an interval; permits of a debt that return in one of them share a record
 
 -- last_interval returns the rank and the score of the record with whose permits a limiter in debt
 -- has a free one again: the records after it hold less than the rate. The third result is how many
@@ -26,11 +26,12 @@ end
 -- charge_dates returns records, each { score, permits }, that hold the counted permits of a charge.
 -- Each permit counts from the time at which it is free, if nobody else takes it: now, or when a
 -- record expires, which can be one of the charge itself. So an interval pays back at most the rate.
--- Those that return within an eighth of an interval share a record, with the time of the last of
--- them: a charge has at most eight records and a few more for each interval of the debt. The second
--- result is when a permit is free after the charge, or an earlier time if there are too many
--- records (ms; nil: one is now, or none ever is), the third the score of the newest record (nil:
--- there is none).
+-- An interval has eight parts, at multiples of their length, and those that return in one of them
+-- share a record, with the time of the last of them: a charge has about eight records for each
+-- interval of the debt. In the next interval, the permits of such a record return together in the
+-- same part, so none is ever late by more than an eighth of an interval. The second result is when
+-- a permit is free after the charge, or an earlier time if there are too many records (ms; nil: one
+-- is now, or none ever is), the third the score of the newest record (nil: there is none).
 local function charge_dates(one, counted)
   local limiter, state, now = one.limiter, one.state, one.now
   local records, interval = limiter.records, limiter.interval
@@ -70,11 +71,11 @@ local function charge_dates(one, counted)
     local permits = math.min(free, counted)
     if permits > 0 then
       local score = grant_score(time, interval, one.granularity, false, one.whole_scores)
-      local last = dated[#dated]
-      if last and last.first > now and time <= last.first + interval / DEBT_PART then
+      local last, part = dated[#dated], time > now and math.floor(time * DEBT_PARTS / interval)
+      if last and part and last.part == part then
         last.score, last.permits = score, last.permits + permits
       else
-        dated[#dated + 1] = { first = time, score = score, permits = permits }
+        dated[#dated + 1] = { part = part, score = score, permits = permits }
       end
       free, counted = free - permits, counted - permits
     end

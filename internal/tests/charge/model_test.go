@@ -130,10 +130,8 @@ func (d *debtor) charges(n int64) time.Duration {
 		d.Fatalf("%d permits count, want %d", len(added), len(want))
 	}
 	for i, at := range added {
-		// those of a later interval return with those of an earlier one
-		rounds := time.Duration(1 + int64(i)/d.rate.Permits)
 		late := at.Sub(want[i])
-		if late < 0 || late > rounds*d.slack || late > 0 && int64(i) < free {
+		if late < 0 || late > d.slack || late > 0 && int64(i) < free {
 			d.Fatalf("permit %d of %d counts from %v on, and would be had at %v", i, len(added), at, want[i])
 		}
 	}
