@@ -219,15 +219,18 @@ func (s *Share) leave(r Reply, free time.Time, n int64) time.Time {
 	return s.until
 }
 
-// Room returns how many permits this process may take at a time, in addition to the n of its first
-// caller, before it exceeds its quota; below 0, not even those. A process that was within its quota
-// before may exceed it with its last caller; otherwise no caller would ever get more permits at
-// once than the quota.
-func (s *Share) Room(at time.Time, n int64) int64 {
+// Room returns how many permits this process may take at a time before it exceeds its quota; below
+// 0: it holds more already.
+func (s *Share) Room(at time.Time) int64 { return s.quota - s.Live(at) }
+
+// Fits reports whether a caller may take n permits if there is so much room. A process that was
+// within its quota before may exceed it with its last caller; otherwise no caller would ever get
+// more permits at once than the quota.
+func (s *Share) Fits(n, room int64) bool {
 	if !s.strict {
 		n = 1
 	}
-	return s.quota - n - s.Live(at)
+	return n <= room
 }
 
 // Live returns how many permits of this process are in use at a time.
@@ -256,13 +259,13 @@ func (s *Share) Returned() func(n int64) time.Time {
 // Ready returns from when on there is room for a caller that wants n permits: from itself, or when
 // enough grants of this process have returned, but until at the latest, when the head start ends.
 func (s *Share) Ready(from, until time.Time, n int64) time.Time {
-	room := s.Room(from, n)
+	room := s.Room(from)
 	for _, own := range s.own {
-		if returns := s.returnsAt(own); room < 0 && returns.After(from) {
+		if returns := s.returnsAt(own); !s.Fits(n, room) && returns.After(from) {
 			from, room = returns, room+own.n
 		}
 	}
-	if room < 0 || from.After(until) {
+	if !s.Fits(n, room) || from.After(until) {
 		return until
 	}
 	return from

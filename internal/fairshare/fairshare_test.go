@@ -23,7 +23,7 @@ func TestShareLeavesInPeriods(t *testing.T) {
 		if want := asked.Add(300*time.Millisecond + longestHeadStart); !until.Equal(want) || s.quota != 100-left {
 			t.Errorf("period %d: %d permits until %v, expected %d until %v", period, s.quota, until, 100-left, want)
 		}
-		if s.Room(asked.Add(300*time.Millisecond), 1) >= 0 {
+		if s.Fits(1, s.Room(asked.Add(300*time.Millisecond))) {
 			t.Errorf("period %d: there is room while all its permits are live", period)
 		}
 		again := Reply{Now: asked.UnixMicro() + 320_000, Rate: 100, Interval: interval}
@@ -48,7 +48,7 @@ func TestShareLeavesNoLessThanACallerTakes(t *testing.T) {
 		s.Granted(r.Now-700_000, r.Interval, 100)
 		s.Divide(r, asked, 300*time.Millisecond, n)
 		got := 0
-		for room := s.Room(asked.Add(300*time.Millisecond), n); room >= 0; room -= n {
+		for room := s.Room(asked.Add(300 * time.Millisecond)); s.Fits(n, room); room -= n {
 			got++
 		}
 		if got != callers {
@@ -162,13 +162,12 @@ func TestShareRule(t *testing.T) {
 		if until := s.Divide(r, asked, 70*time.Millisecond, 1); !until.IsZero() {
 			pause = until.Sub(asked) - 70*time.Millisecond
 		}
-		if held := pause > 0 && s.Room(asked, 1) < 0; pause != c.pause || held != c.held {
+		if held := pause > 0 && !s.Fits(1, s.Room(asked)); pause != c.pause || held != c.held {
 			t.Errorf("%s: %v, held %v; expected %v, %v", c.name, pause, held, c.pause, c.held)
 		}
 	}
 }
 
-// Permits that return early are no longer counted, whoever gave them back.
 // Of Go processes, the one that got less of the rate in the last intervals is served first.
 func TestShareTurns(t *testing.T) {
 	self, origin := record.NewIdentity("self"), originOf(record.NewIdentity("other"))
@@ -204,6 +203,7 @@ func TestShareTurns(t *testing.T) {
 	later(3, 0, 0)
 }
 
+// Permits that return early are no longer counted, whoever gave them back.
 func TestShareOfPermitsGivenBack(t *testing.T) {
 	const now = 1_000_000_000
 	s := Share{interval: time.Second}

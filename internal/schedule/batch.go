@@ -228,7 +228,7 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 			if q.settings.Limiters == 1 {
 				front.permits.First, front.undated = q.reserved(m.Clock, place, r.place)
 			}
-			may := !room.Any(func(n int64) bool { return n < 0 }) || lastDue != nil
+			may := q.allowed(r, room) || lastDue != nil
 			b.full = may && !(b.keep(front) && b.add(r, q.settings.RecordPerRequest))
 			b.Ask.Partial = !may || b.full || q.wantsMore(r)
 			add(&room, r.Permits, -1)
@@ -277,23 +277,28 @@ func (q *Queue) leaves(r *Request) bool {
 	return true
 }
 
-// room returns how many permits the waiting requests may ask for now in addition to those of the
-// first one; if one number is below 0, none may ask. Exception: the requests up to lastDue, if it
-// is not nil, may ask in any case.
+// room returns how many permits the fair share leaves to the waiting requests now. Exception: the
+// requests up to lastDue, if it is not nil, may ask in any case.
 func (q *Queue) room(m Moment) (permits protocol.Permits, lastDue *Request) {
 	permits = protocol.Same[int64](q.settings.Limiters, math.MaxInt64)
-	next, yields := q.line.ready, false
-	if next == nil {
-		return permits, nil
-	}
+	yields := false
 	for i := range q.pacer.members {
-		if one := &q.pacer.members[i]; m.Clock.Before(one.yieldUntil) {
-			*permits.Of(i) = one.share.Room(m.Clock, *next.Permits.Of(i))
-			yields = true
+		if one := &q.pacer.members[i]; m.Clock.Before(one.headStart(m)) {
+			*permits.Of(i), yields = one.share.Room(m.Clock), true
 		}
 	}
 	if yields {
 		lastDue = q.lastDue(m.Clock)
 	}
 	return permits, lastDue
+}
+
+// allowed reports whether a request may ask for its permits if there is so much room.
+func (q *Queue) allowed(r *Request, room protocol.Permits) bool {
+	for i := range q.pacer.members {
+		if !q.pacer.members[i].share.Fits(*r.Permits.Of(i), *room.Of(i)) {
+			return false
+		}
+	}
+	return true
 }

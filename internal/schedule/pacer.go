@@ -75,16 +75,26 @@ type pacer struct {
 // A member is what the fair share needs of one limiter.
 type member struct {
 	share fairshare.Share
-	// until then this process takes no more than its fair share
-	yieldUntil time.Time
+	// until then by both clocks, this process takes no more than its fair share
+	yieldUntil Moment
 	// the longest time between two calls that keeps the limiter alive; 0: it has no keep-alive
 	kept time.Duration
+}
+
+// headStart returns when the head start of other clients ends. A clock that is set back does not
+// prolong it.
+func (one *member) headStart(m Moment) time.Time {
+	until := m.Clock.Add(one.yieldUntil.Mono.Sub(m.Mono))
+	if one.yieldUntil.Clock.Before(until) {
+		return one.yieldUntil.Clock
+	}
+	return until
 }
 
 // yieldNothing ends the head start of other clients.
 func (p *pacer) yieldNothing() {
 	for i := range p.members {
-		p.members[i].yieldUntil = time.Time{}
+		p.members[i].yieldUntil = Moment{}
 	}
 }
 
@@ -131,7 +141,6 @@ func (q *Queue) awake(m Moment) {
 	}
 	if polled {
 		p.polls = min(p.polls+1, mostPolls)
-		p.yieldNothing() // yieldUntil may be far ahead if the clock was set back
 	}
 	if r := q.line.ready; r != nil && q.line.length > 1 && !m.Clock.Before(r.free) {
 		if at, cause := q.gather(r, m.Clock, PermitsFree); m.Clock.Before(at) {
@@ -180,7 +189,10 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	for i := range p.members {
 		one, of := &p.members[i], g.Of(i)
 		one.kept = Kept(of)
-		one.yieldUntil = one.share.Divide(of.Shared(), since, next.free.Sub(since), *next.Permits.Of(i))
+		until := one.share.Divide(of.Shared(), since, next.free.Sub(since), *next.Permits.Of(i))
+		if one.yieldUntil = (Moment{}); !until.IsZero() {
+			one.yieldUntil = Moment{Clock: until, Mono: m.Mono.Add(until.Sub(m.Clock))}
+		}
 		if next.FreeAt(i).After(since) { // else it is about a request behind next
 			together = max(together, of.Together)
 		}
@@ -237,8 +249,9 @@ func (q *Queue) turn(m Moment, r *Request) (time.Time, Cause) {
 	at := latest(m.Clock, r.free)
 	ready, yields := at, false
 	for i := range q.pacer.members {
-		if one := &q.pacer.members[i]; at.Before(one.yieldUntil) {
-			ready, yields = latest(ready, one.share.Ready(at, one.yieldUntil, *r.Permits.Of(i))), true
+		one := &q.pacer.members[i]
+		if until := one.headStart(m); at.Before(until) {
+			ready, yields = latest(ready, one.share.Ready(at, until, *r.Permits.Of(i))), true
 		}
 	}
 	if yields {
