@@ -986,6 +986,10 @@ var mutations = []mutation{
 		old: "return q.soonest(together, Gathered)", new: "return together, Gathered"},
 	{file: "internal/schedule/pacer.go", why: "permits are left to Redisson until a caller has gone",
 		old: "return q.soonest(ready, OurTurn)", new: "return ready, OurTurn"},
+	{file: "internal/schedule/pacer.go", why: "a clock that is set back prolongs a head start",
+		old: "if one.yieldUntil.Clock.Before(until) {", new: "if true {"},
+	{file: "internal/schedule/batch.go", why: "beside Redisson, callers take more than the fair share if they want different numbers",
+		old: "share.Fits(*r.Permits.Of(i), *room.Of(i))", new: "share.Fits(*q.line.ready.Permits.Of(i), *room.Of(i))"},
 	{
 		file: "internal/schedule/batch.go",
 		why:  "a caller that is about to go is left out for the fair share of its process",
@@ -1286,9 +1290,17 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/reservation.go",
 		why:  "a caller behind a set is not asked for again when less is kept free of it",
-		old:  "	if q.line.rear != nil && q.line.rear.place > first.place",
-		new:  "	if false",
+		old:  "		q.Outdated(since)\n",
+		new:  "",
 	},
+	{
+		file: "internal/schedule/reservation.go",
+		why:  "a call is made though nobody is behind a reservation that is gone",
+		old:  "q.line.rear != nil && q.line.rear.place > res.place",
+		new:  "q.line.rear != nil",
+	},
+	{file: "internal/schedule/reservation.go", why: "permits of later instalments go to a set behind",
+		old: "front[i].Permits += r.all()", new: "front[i].Permits += r.Permits.First"},
 	{
 		file: "internal/schedule/reservation.go",
 		why:  "a set that leaves permits to others is no event for those behind it",
@@ -1338,13 +1350,7 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/reservation.go",
 		why:  "other sets are not told that the reservations of a set have other dates",
-		old:  "	q.outdate(first, time.Time{})\n",
-		new:  "",
-	},
-	{
-		file: "internal/schedule/reservation.go",
-		why:  "a set that leaves does not wake the sets behind it",
-		old:  "	q.outdate(res, served)\n",
+		old:  "	q.outdate(res, since)\n",
 		new:  "",
 	},
 	{
@@ -1371,7 +1377,7 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/reservation.go",
 		why:  "a caller of a set that leaves does not wake those behind it",
-		old:  "	q.Outdated(served)\n",
+		old:  "	q.outdateBehind(res, served)\n",
 		new:  "",
 	},
 	{

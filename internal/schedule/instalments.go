@@ -30,10 +30,18 @@ type Instalments struct {
 // no such requests.
 func (r *Request) split(n int64) {
 	if in := r.Instalments; in != nil && n > 0 && n < math.MaxInt64 {
-		all := r.Permits.First + in.Left
+		all := r.all()
 		r.Permits.First = min(all, n)
 		in.Left = all - r.Permits.First
 	}
+}
+
+// all returns how many permits of one limiter r still wants.
+func (r *Request) all() int64 {
+	if r.Instalments == nil {
+		return r.Permits.First
+	}
+	return r.Permits.First + r.Instalments.Left
 }
 
 // wantsMore reports whether r will ask for more permits after its next ones, so that no request
@@ -66,7 +74,7 @@ func (q *Queue) judges(r *Request) bool { return q.settings.FailFast && !r.End.I
 // first lets a request for more than the rate ask for its first instalment.
 func (q *Queue) first(r *Request, rate int64) {
 	if in := r.Instalments; q.judges(r) && in.Taken == 0 {
-		r.split((r.Permits.First+in.Left-1)%rate + 1)
+		r.split((r.all()-1)%rate + 1)
 	} else {
 		r.split(rate)
 	}
@@ -83,7 +91,7 @@ func (q *Queue) dateLast(r *Request, g *protocol.Reply) {
 // last one would be too late when the first one is taken at a time.
 func (q *Queue) looksAgain(r *Request, now time.Time) {
 	if in := r.Instalments; in != nil && q.judges(r) && in.Taken == 0 && !now.Before(r.end()) {
-		r.Permits.First, in.Left = r.Permits.First+in.Left, 0
+		r.Permits.First, in.Left = r.all(), 0
 	}
 }
 

@@ -63,13 +63,9 @@ func (q *Queue) redate(dates []Date, now time.Time) {
 			first = res
 		}
 	}
-	if first == nil {
-		return
+	if first != nil {
+		q.outdateBehind(first, time.Time{})
 	}
-	if q.line.rear != nil && q.line.rear.place > first.place {
-		q.change()
-	}
-	q.outdate(first, time.Time{})
 }
 
 // unreserve takes away a reservation. Like redate, it lets requests behind it be asked for again.
@@ -79,9 +75,17 @@ func (q *Queue) unreserve(res *Reservation, served time.Time) {
 	if res.from.IsZero() { // what was behind it had to wait
 		served = time.Time{}
 	}
-	q.Outdated(served)
-	q.outdate(res, served)
+	q.outdateBehind(res, served)
 	res.place = 0
+}
+
+// outdateBehind notes that less is kept free of what is behind a reservation: calls for that are
+// outdated, here and in the queues of other sets.
+func (q *Queue) outdateBehind(res *Reservation, since time.Time) {
+	if q.line.rear != nil && q.line.rear.place > res.place {
+		q.Outdated(since)
+	}
+	q.outdate(res, since)
 }
 
 // behind reports whether res is behind another reservation, and of another set.
@@ -103,7 +107,7 @@ func (q *Queue) InFront(reservations []*Reservation, now time.Time) []Front {
 	r, others := q.line.first, q.reservations
 	for i, res := range reservations {
 		for ; r != nil && r.place < res.place; r = r.next {
-			front[i].Permits += r.Permits.First
+			front[i].Permits += r.all()
 		}
 		for ; len(others) > 0 && others[0].place < res.place; others = others[1:] {
 			if other := others[0]; other.Owner != res.Owner && other.counts(now) {

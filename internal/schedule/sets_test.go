@@ -466,6 +466,31 @@ func TestInFront(t *testing.T) {
 	}
 }
 
+// A request that takes instalments keeps its place until it has the last one. So what it will ask
+// for later is in front, too.
+func TestInstalmentsAreInFront(t *testing.T) {
+	q := newStory(t).q
+	r := wait(5)
+	r.Instalments = &Instalments{Left: 20}
+	q.Join(r)
+	behind := &Reservation{N: 5}
+	q.Reserve(behind, nil)
+	if got := q.InFront([]*Reservation{behind}, start); got[0].Permits != 25 {
+		t.Errorf("%d permits are kept free, expected 25", got[0].Permits)
+	}
+}
+
+// A reservation that is gone concerns those behind it alone: the others need no call.
+func TestAReservationThatNobodyIsBehind(t *testing.T) {
+	s := newStory(t)
+	front, last := wait(1), &Reservation{N: 5}
+	s.join(front)
+	s.q.Reserve(last, nil)
+	s.refuse(s.sends(front), time.Second)
+	s.end(last, time.Time{})
+	s.wakes(time.Second)
+}
+
 // Once a reservation is gone without a grant, those who wait are asked for at once. With nobody
 // there is nothing to do.
 func TestDrop(t *testing.T) {

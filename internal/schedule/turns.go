@@ -60,7 +60,7 @@ func (t *turns) whole(r *Request, free time.Time) time.Time {
 	if len(t.ahead) > 0 {
 		free = latest(free, t.ahead[len(t.ahead)-1].at)
 	}
-	return free.Add(intervals(r.Permits.First+r.Instalments.Left-1, t.rate, t.interval))
+	return free.Add(intervals(r.all()-1, t.rate, t.interval))
 }
 
 // keep notes that the next request goes on waiting, with its turn. Otherwise it leaves the line to

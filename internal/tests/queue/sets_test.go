@@ -105,6 +105,29 @@ func TestSetsAndSinglesTakeTurns(t *testing.T) {
 	})
 }
 
+// A caller that takes instalments keeps its place until it has the last one. Permits that return
+// early between two instalments do not go to a set behind it.
+func TestASetBehindACallerThatTakesInstalments(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		x := p.RateLimiter("{t}x", rratelimiter.WithRate(rratelimiter.PerSecond(10)), rratelimiter.WithInstalments(),
+			rratelimiter.WithFailFast())
+		y := perSecond(p, "{t}y", 10)
+		b.Granted("the first caller", b.Try(x, 10), 0)
+		mails := acquireBy(b, x, 25, 10*time.Second) // the first instalment has 5 permits
+		b.SleepTo(500 * ms)
+		if n, err := perSecond(b.Process(), "{t}x", 10).Release(t.Context(), 10); n != 10 || err != nil {
+			t.Fatal(n, err)
+		}
+		set := acquireAll(b, 5, x, y)
+		b.SleepTo(900 * ms)
+		b.Waits("the set", set)
+		b.SleepTo(20 * time.Second)
+		b.Granted("the mails", mails, 3*time.Second)
+		b.Granted("the set", set, 3*time.Second)
+	})
+}
+
 // A caller in front that ends without its permits leaves them to a set behind it.
 func TestASetBehindACallerThatFailsLooksAgain(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
