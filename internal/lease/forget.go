@@ -1,8 +1,8 @@
 package lease
 
-// Forget drops the demand, what Tell returns, and what else has no effect on what a ledger decides
-// without these, for searches through all orders of events (package smallscope). They choose how
-// many permits a batch takes ahead.
+// Forget makes ledgers equal that decide alike, for searches through all orders of events (package
+// smallscope). These choose themselves how many permits a batch takes ahead. So it drops the
+// demand, which decides that, and what is only told to callers.
 func (l *Ledger) Forget() {
 	if l == nil {
 		return

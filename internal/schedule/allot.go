@@ -97,53 +97,17 @@ type remainder struct {
 	free  protocol.Permits // permits that requests may ask for again
 	rates protocol.Permits
 	ahead bool // a waiting request in front is not granted
-	// Redis kept permits free of the group, and it is not known yet from when on they are kept
+	// permits were kept from the group for a reservation whose date is not known
 	undated bool
 }
 
-// group notes that the requests of a group follow, or that it keeps permits free of those behind
-// it.
+// group notes that the requests of a group follow, or that it keeps permits from those behind it.
 func (rest *remainder) group(i int, g protocol.Group) {
 	if g.Count == 0 {
 		add(&rest.free, g.Permits, -1)
 	}
 	rest.ahead = rest.ahead || rest.batch.Ask.Partial && i >= rest.batch.Ask.Strict
 	rest.undated = rest.batch.undated > 0 && i >= rest.batch.undated && !rest.reply.Local()
-}
-
-// inTurn is verdict for a request that waits in a line. It also returns when its permits are free.
-// A request that would wait in vain is refused, and its permits are free at its turn.
-func (rest *remainder) inTurn(group int, r *Request, due time.Time, line *turns) (verdict, time.Time) {
-	free, own := rest.free.Clone(), line.next(r.Permits.First, due)
-	v := rest.verdict(group, r, due)
-	if in := r.Instalments; in != nil {
-		own.at = own.at.Add(in.after(line.rate, line.interval))
-		own.sum += in.Left
-	}
-	if v == waits && !rest.undated && !r.End.IsZero() && !own.at.Before(r.End) {
-		v, due, rest.free = refused, own.at, free
-	}
-	line.keep(own, v == waits || v == again)
-	return v, due
-}
-
-// byInstalments returns the verdict on a request for more than the rate that may take instalments,
-// and how long it waits or would have to wait.
-func (rest *remainder) byInstalments(
-	group int, r *Request, since time.Time, line *turns,
-) (verdict, time.Duration) {
-	g := rest.reply
-	switch {
-	case g.Local():
-		return waits, g.Wait(group)
-	case g.First.Rate == 0:
-		return exceeded, 0
-	case line != nil && !r.End.IsZero():
-		if at := line.whole(r, since); !at.Before(r.End) {
-			return refused, at.Sub(since)
-		}
-	}
-	return parted, 0
 }
 
 // verdict returns the verdict on the next request of a group, whose permits are free at a time.

@@ -183,7 +183,7 @@ func TestAllot(t *testing.T) {
 
 		{name: "permits are kept free", groups: []group{{"1k", 0, 0}, {"1w", 0, ms}}, free: 1, want: "waits"},
 		{
-			name:   "permits are kept free of some",
+			name:   "permits are kept from some",
 			groups: []group{{"3wl", 0, ms}, {"1k", 0, 0}, {"1w 1w", 0, ms}},
 			free:   2,
 			want:   "left, again, waits",

@@ -10,7 +10,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// batch.go decides when a batch is due, and which requests it carries.
+// batch.go decides which requests a batch carries.
 
 const (
 	MaxGroups   = 256 // groups in one batch
@@ -141,40 +141,6 @@ func (b *Batch) keep(front inFront) bool {
 	return true
 }
 
-// due reports whether a batch is due, for fill.
-func (q *Queue) due(m Moment) bool {
-	if at := q.ledger.SweepAt(); !at.IsZero() && !m.Mono.Before(at) {
-		q.ledger.Sweep(m)
-	}
-	if len(q.upTo) > 0 {
-		return true
-	}
-	if q.inFlight != nil {
-		return false
-	}
-	switch over := !q.pacer.wake.Mono.IsZero() && !m.Mono.Before(q.pacer.wake.Mono); {
-	case q.pacer.linger > 0:
-		q.pacer.hurry = false // when the next call is due is decided after the linger
-		if !over && len(q.trying)+q.line.length < q.pacer.linger {
-			return false
-		}
-		q.pacer.endLinger()
-		q.recheck = true
-	case over:
-		q.awake(m)
-	}
-	if q.urgent() {
-		return true
-	}
-	q.hurry(m)
-	return false
-}
-
-// urgent reports whether a call is needed at once.
-func (q *Queue) urgent() bool {
-	return q.recheck || len(q.trying) > 0 || q.line.ready != nil && q.line.ready.state == Queued
-}
-
 // fill makes an empty batch the next one, and reports whether there is something to ask. due was
 // called before, and returned true.
 func (q *Queue) fill(m Moment, b *Batch) bool {
@@ -190,21 +156,27 @@ func (q *Queue) fill(m Moment, b *Batch) bool {
 		q.carryTrying(m, b, q.carryWaiting(m, b))
 		b.Ask.Apart = q.detached > 0 && q.settings.Granularity
 		if b.Ask.Lease = q.ahead(m, b); b.requests == 0 && b.Ask.Lease == 0 {
-			if r := q.line.ready; r != nil {
-				q.rest(m)
-				if r.state == Queued {
-					r.state.To(Resting)
-				}
-			}
+			q.leftOut(m)
 			return false
 		}
 		q.inFlight = b
-		q.pacer.hurry = false
 		q.pacer.unset() // the reply says when the next call is due
 	}
 	q.batches++
 	b.state.To(BatchSent)
 	return true
+}
+
+// leftOut notes that a batch has no requests: the fair share leaves out the first one that is not
+// in flight, or there is none.
+func (q *Queue) leftOut(m Moment) {
+	q.pacer.unset()
+	if r := q.line.ready; r != nil {
+		q.rest(m)
+		if r.state == Queued {
+			r.state.To(Resting)
+		}
+	}
 }
 
 // carryWaiting adds waiting requests, as far as there is room and the fair share allows it. It
@@ -274,31 +246,5 @@ func (q *Queue) leaves(r *Request) bool {
 		return false
 	}
 	r.state.To(Gone)
-	return true
-}
-
-// room returns how many permits the fair share leaves to the waiting requests now. Exception: the
-// requests up to lastDue, if it is not nil, may ask in any case.
-func (q *Queue) room(m Moment) (permits protocol.Permits, lastDue *Request) {
-	permits = protocol.Same[int64](q.settings.Limiters, math.MaxInt64)
-	yields := false
-	for i := range q.pacer.members {
-		if one := &q.pacer.members[i]; m.Clock.Before(one.headStart(m)) {
-			*permits.Of(i), yields = one.share.Room(m.Clock), true
-		}
-	}
-	if yields {
-		lastDue = q.lastDue(m.Clock)
-	}
-	return permits, lastDue
-}
-
-// allowed reports whether a request may ask for its permits if there is so much room.
-func (q *Queue) allowed(r *Request, room protocol.Permits) bool {
-	for i := range q.pacer.members {
-		if !q.pacer.members[i].share.Fits(*r.Permits.Of(i), *room.Of(i)) {
-			return false
-		}
-	}
 	return true
 }

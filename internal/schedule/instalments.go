@@ -142,3 +142,22 @@ func intervals(permits, rate int64, interval time.Duration) time.Duration {
 	}
 	return time.Duration(min(permits/rate, int64(math.MaxInt64/interval))) * interval
 }
+
+// byInstalments returns the verdict on a request for more than the rate that may take instalments,
+// and how long it waits or would have to wait.
+func (rest *remainder) byInstalments(
+	group int, r *Request, since time.Time, line *turns,
+) (verdict, time.Duration) {
+	g := rest.reply
+	switch {
+	case g.Local():
+		return waits, g.Wait(group)
+	case g.First.Rate == 0:
+		return exceeded, 0
+	case line != nil && !r.End.IsZero():
+		if at := line.whole(r, since); !at.Before(r.End) {
+			return refused, at.Sub(since)
+		}
+	}
+	return parted, 0
+}

@@ -66,14 +66,22 @@ func (q *Queue) lastCalls(before time.Time) iter.Seq2[*Request, time.Time] {
 	}
 }
 
-// soonest returns the given time and cause, or those of an earlier last call.
-func (q *Queue) soonest(at time.Time, cause Cause) (time.Time, Cause) {
+// soonest returns the given time, or that of an earlier last call.
+func (q *Queue) soonest(at time.Time) time.Time {
 	for _, last := range q.lastCalls(at) {
 		if last.Before(at) {
-			at, cause = last, LastCall
+			at = last
 		}
 	}
-	return at, cause
+	return at
+}
+
+// firstLastCall returns the first last call before a time, by the monotonic clock; zero: none.
+func (q *Queue) firstLastCall(m Moment, before time.Time) time.Time {
+	if at := q.soonest(before); at.Before(before) {
+		return momentAt(m, at).Mono
+	}
+	return time.Time{}
 }
 
 // lastDue returns the last waiting request whose last call is due, or will be before a call made
@@ -85,25 +93,28 @@ func (q *Queue) lastDue(now time.Time) (last *Request) {
 	return last
 }
 
-// walkPause is the least time between two walks of hurry through the line.
+// walkPause is the least time between two walks through the line.
 const walkPause = time.Millisecond
 
-// hurry makes the queue due earlier if a last call is due before it wakes. If many callers come or
-// leave at once, they share a walk through the line.
-func (q *Queue) hurry(m Moment) {
+// changedLine notes that a request came or left.
+func (p *pacer) changedLine() { p.unwalked = !p.asks.Mono.IsZero() }
+
+// walkAt returns when the line is walked; zero: not before a request comes or leaves.
+func (p *pacer) walkAt() time.Time {
+	if !p.unwalked {
+		return time.Time{}
+	}
+	return p.walkedAt.Add(walkPause)
+}
+
+// walk finds the first last call after requests came or left. If many do at once, they share a walk
+// through the line.
+func (q *Queue) walk(m Moment) {
 	p, next := &q.pacer, q.line.ready
-	if !p.hurry {
-		return
-	}
-	if next == nil || !next.free.Before(p.wake.Clock) {
-		p.hurry = false
-		return
-	}
-	if m.Mono.Before(p.walkedAt.Add(walkPause)) {
-		return
-	}
-	p.hurry, p.walkedAt = false, m.Mono
-	if at, cause := q.soonest(p.wake.Clock, p.cause); at.Before(p.wake.Clock) {
-		p.set(m, at.Sub(m.Clock), cause)
+	switch {
+	case p.unwalked && (next == nil || !next.free.Before(p.asks.Clock)): // no permits are free before
+		p.unwalked = false
+	case over(p.walkAt(), m):
+		p.unwalked, p.walkedAt, p.lastCall = false, m.Mono, q.firstLastCall(m, p.asks.Clock)
 	}
 }

@@ -108,8 +108,7 @@ func TestLastCallsOfAQueue(t *testing.T) {
 		for r := range q.lastCalls(start.Add(c.before)) {
 			last = append(last, slices.Index(all, r))
 		}
-		soonest, _ := q.soonest(start.Add(time.Second), Poll)
-		if soonest := soonest.Sub(start); !slices.Equal(last, c.last) || soonest != c.soonest {
+		if soonest := q.soonest(start.Add(time.Second)).Sub(start); !slices.Equal(last, c.last) || soonest != c.soonest {
 			t.Errorf("%s: last calls of %v, the soonest at %v; expected %v, %v",
 				c.name, last, soonest, c.last, c.soonest)
 		}
@@ -135,6 +134,8 @@ func TestLastCallBehindOneThatLeaves(t *testing.T) {
 	s.q.Leave(front)
 	s.sends()
 	s.wakes(195 * ms) // 5 ms before behind leaves
+	s.pass(195 * ms)
+	s.sends(behind)
 }
 
 // If many callers leave at once, the first of them and the pause after it cost a walk through the
@@ -146,7 +147,7 @@ func TestCallersThatLeaveShareWalks(t *testing.T) {
 		callers = append(callers, leaving{n: 1})
 	}
 	q, all := newQueue(append(callers, leaving{n: 1, end: 100 * ms})...)
-	q.pacer.set(at(0), time.Hour, Poll)
+	q.wakeAt(at(0), start.Add(time.Hour), PermitsFree, time.Time{})
 	for _, r := range all[1 : len(all)-1] {
 		if q.Leave(r); q.due(at(0)) {
 			t.Fatal("a batch is due")

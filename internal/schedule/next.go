@@ -6,6 +6,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/lease"
 )
 
+// next.go says what is to be done now. The batches are made in batch.go, and the time to look again
+// is from wake.go.
+
 // Effects are what the owner of a queue does after an event, beside sending batches.
 type Effects struct {
 	Spare    *Batch       // made for nothing; nil: none
@@ -42,19 +45,30 @@ func (q *Queue) Next(send []*Batch, now func() Moment, open func() *Batch) ([]*B
 // Idle reports whether no request, no batch and no lease uses the queue.
 func (q *Queue) Idle() bool {
 	return q.line.first == nil && len(q.trying) == 0 && len(q.upTo) == 0 && len(q.reservations) == 0 &&
-		q.inFlight == nil &&
-		q.detached == 0 && q.beside == 0 && q.pacer.linger == 0 && q.ledger.Idle()
+		q.inFlight == nil && q.detached == 0 && q.beside == 0 && q.pacer.linger.requests == 0 && q.ledger.Idle()
 }
 
-// Wake returns when Next is to be called again if nothing happens until then, by the monotonic
-// clock, and why. The zero time: after the next event.
-func (q *Queue) Wake() (time.Time, Cause) {
-	at, cause := q.pacer.wake.Mono, q.pacer.cause
-	if walk := q.pacer.walkedAt.Add(walkPause); q.pacer.hurry && walk.Before(at) {
-		at, cause = walk, MayBeLast
+// due reports whether a batch is due, for fill. It ends what is over: leases, a linger, sleeps.
+func (q *Queue) due(m Moment) bool {
+	if over(q.ledger.SweepAt(), m) {
+		q.ledger.Sweep(m)
 	}
-	if ends := q.ledger.SweepAt(); !ends.IsZero() && (at.IsZero() || ends.Before(at)) {
-		return ends, LeaseEnds
+	switch {
+	case len(q.upTo) > 0:
+		return true
+	case q.inFlight != nil || q.lingering(m):
+		return false
+	case q.pacer.linger.requests > 0:
+		q.pacer.linger = linger{}
+		return true
+	case q.awake(m) || q.urgent():
+		return true
 	}
-	return at, cause
+	q.walk(m)
+	return false
+}
+
+// urgent reports whether a call is needed at once.
+func (q *Queue) urgent() bool {
+	return q.recheck || len(q.trying) > 0 || q.line.ready != nil && q.line.ready.state == Queued
 }

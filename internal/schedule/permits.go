@@ -1,6 +1,10 @@
 package schedule
 
-import "github.com/rratelimiter/rratelimiter/internal/protocol"
+import (
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+)
 
 // permits.go counts permits of several limiters. For one limiter, which is the rule, it allocates
 // nothing.
@@ -41,4 +45,11 @@ func fits(wanted, there protocol.Permits) bool {
 		}
 	}
 	return true
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }

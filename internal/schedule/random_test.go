@@ -150,8 +150,17 @@ func (w *world) check() {
 	if _, cause := q.Wake(); q.line.ready != nil && q.inFlight == nil && cause == NextEvent {
 		w.t.Fatalf("the first waiting request is forgotten\n%v", w.log)
 	}
-	if len(q.trying) > 0 && q.inFlight == nil && q.pacer.linger == 0 {
+	if len(q.trying) > 0 && q.inFlight == nil && q.pacer.linger.requests == 0 {
 		w.t.Fatalf("a request is not asked for\n%v", w.log)
+	}
+	for _, row := range q.wakeUps() {
+		if over(row.at, w.m) {
+			w.t.Fatalf("the queue waits for something that is over: %v\n%v", row.cause, w.log)
+		}
+	}
+	asks := q.pacer.asks != Moment{} || !q.pacer.lastCall.IsZero() || !q.pacer.poll.IsZero() || q.pacer.unwalked
+	if asks && (q.line.ready == nil || q.inFlight != nil || q.pacer.linger.requests > 0) {
+		w.t.Fatalf("the queue waits for a time at which it has nothing to ask for\n%v", w.log)
 	}
 	var first *Request
 	length := 0

@@ -95,9 +95,11 @@ func (r *Request) mayWait(free time.Time) bool {
 // A line holds the waiting requests in the order of arrival, those in flight included.
 type line struct {
 	first, rear *Request
-	ready       *Request // the first one that is not in flight
-	length      int
-	places      int64 // number of requests and reservations so far
+	// Invariant: the first one that is not in flight; nil: all are
+	ready  *Request
+	length int
+	// number of requests and reservations so far. Invariant: those in the line have rising places
+	places int64
 }
 
 // A link is the place of a request in a line.

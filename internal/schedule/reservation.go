@@ -24,7 +24,7 @@ import (
 // A Reservation is what a request of a set waits for at one of its limiters.
 type Reservation struct {
 	N int64 // permits
-	// the set: its own requests are no reason to keep permits free of each other
+	// the set: its requests keep no permits from each other
 	Owner any
 
 	place int64     // in the order of arrival; 0: it was taken away
@@ -48,8 +48,8 @@ func (q *Queue) Reserve(res, after *Reservation) {
 }
 
 // redate notes from when on reservations count. Requests behind one of them are asked for again,
-// here and in the queues of other sets, if they have waited for its date, or less is kept free of
-// them now.
+// here and in the queues of other sets, if they have waited for its date, or fewer permits are kept
+// from them now.
 func (q *Queue) redate(dates []Date, now time.Time) {
 	var first *Reservation // of which the date is news
 	for _, d := range dates {
@@ -79,8 +79,8 @@ func (q *Queue) unreserve(res *Reservation, served time.Time) {
 	res.place = 0
 }
 
-// outdateBehind notes that less is kept free of what is behind a reservation: calls for that are
-// outdated, here and in the queues of other sets.
+// outdateBehind notes that fewer permits are kept from the requests behind a reservation: calls for
+// these are outdated, here and in the queues of other sets.
 func (q *Queue) outdateBehind(res *Reservation, since time.Time) {
 	if q.line.rear != nil && q.line.rear.place > res.place {
 		q.Outdated(since)

@@ -60,17 +60,24 @@ type Settings struct {
 // safe for concurrent use.
 type Queue struct {
 	settings Settings
-	line     line       // waiting requests, those in flight included
-	trying   []*Request // requests that do not wait and are not in flight
-	upTo     []*Request // requests for a part of their permits that are not in flight
-	pacer    pacer
+	line     line // waiting requests, those in flight included
+	// requests that do not wait and are not in flight. Invariant: if Next leaves any, a batch is in
+	// flight, or the queue lingers
+	trying []*Request
+	upTo   []*Request // requests for a part of their permits; Next sends them at once
+	pacer  pacer
 
 	flights
-	ledger  *lease.Ledger // nil: the limiter has no leases
-	rebuild []bool        // the next batch finishes a rebuild of the free permits of these limiters
+	// nil: the limiter has no leases. Invariant: it holds none while a request or a reservation
+	// waits
+	ledger  *lease.Ledger
+	rebuild []bool // the next batch finishes a rebuild of the free permits of these limiters
 
-	reservations []*Reservation // of requests of sets, in the order of arrival
-	// since the last batch was made, something has changed that may let a request be served
+	// of requests of sets. Invariant: they are in the order of arrival, by their places
+	reservations []*Reservation
+	// Since the last batch was made, something has changed that may let a request be served, or one
+	// came that needs an answer. Invariant: this is a latch, not a count of the requests that ask
+	// for a call. For a full batch leaves some of them out, which would ask again and again.
 	recheck bool
 	// calls of change. Invariant: when a detached batch completes that was sent before the last
 	// call of change, a batch is due if requests wait
@@ -79,8 +86,8 @@ type Queue struct {
 	// the rates by which the process decides, if it made the last reply; else 0
 	local protocol.Permits
 
-	effects  Effects     // on other queues, which Next has not returned yet
-	verdicts []allotment // memory for allot
+	effects  Effects     // on other queues. Invariant: none after Next
+	verdicts []allotment // memory for allot. Invariant: empty but while a reply is applied
 }
 
 // Flights are the batches of a queue.
@@ -140,7 +147,9 @@ func (q *Queue) LastReservation(limiter int) *Reservation {
 func (q *Queue) Trying() int { return len(q.trying) }
 
 // Active reports whether a batch of the line is in flight, or about to be sent.
-func (q *Queue) Active() bool { return q.inFlight != nil || q.detached > 0 || q.pacer.linger > 0 }
+func (q *Queue) Active() bool {
+	return q.inFlight != nil || q.detached > 0 || q.pacer.linger.requests > 0
+}
 
 // InFlight returns the batch that the queue waits for; nil if there is none.
 func (q *Queue) InFlight() *Batch { return q.inFlight }
@@ -212,8 +221,8 @@ func (q *Queue) Join(r *Request) {
 		if first || !r.Until.IsZero() || q.settings.FailFast && !r.End.IsZero() || !fits(r.Permits, q.rates) ||
 			q.passes(r) {
 			q.recheck = true
-		} else if !r.End.IsZero() && lastCall(q.line.first.free, r.End, q.pacer.took).Before(q.pacer.wake.Clock) {
-			q.pacer.hurry = true
+		} else if !r.End.IsZero() && lastCall(q.line.first.free, r.End, q.pacer.took).Before(q.pacer.asks.Clock) {
+			q.pacer.changedLine()
 		}
 	}
 }
@@ -251,7 +260,7 @@ func (q *Queue) Leave(r *Request) (carrier *Batch) {
 	case first: // the request behind it may want fewer permits
 		q.change()
 	default:
-		q.pacer.hurry = q.inFlight == nil // else the reply says when the next call is due
+		q.pacer.changedLine()
 	}
 	return carrier
 }
@@ -265,7 +274,7 @@ func (q *Queue) Expire(r *Request) {
 	}
 	for due := range q.lastCalls(r.End) {
 		if due == r {
-			q.pacer.endLinger()
+			q.pacer.linger = linger{}
 			q.recheck = true
 			return
 		}
@@ -302,21 +311,3 @@ func (q *Queue) change() {
 	q.recheck = true
 	q.changes++
 }
-
-// SeeRedisson notes whether Redisson uses limiters on the server.
-func (q *Queue) SeeRedisson(here bool) {
-	news := here && !q.Redisson()
-	for i := range q.pacer.members {
-		q.pacer.members[i].share.Redisson = here
-	}
-	if news && q.line.length > 0 {
-		q.change()
-	}
-}
-
-// Redisson reports what SeeRedisson was last told.
-func (q *Queue) Redisson() bool { return q.pacer.members[0].share.Redisson }
-
-// GaveBack notes that n permits of this process returned early: granted at a time (µs), or the
-// oldest ones if it is 0.
-func (q *Queue) GaveBack(granted, n int64) { q.pacer.members[0].share.GaveBack(granted, n) }

@@ -328,7 +328,7 @@ func TestWhatIsInFrontOfASetIsKeptFree(t *testing.T) {
 		one)
 }
 
-// What is in front of a set that the batch does not carry is kept free of those behind it, too.
+// What is in front of a set that the batch does not carry is kept from those behind it, too.
 func TestWhatIsInFrontOfASetThatIsLeftOutIsKeptFree(t *testing.T) {
 	one := protocol.Group{Permits: pair(1, 1), Count: 1}
 	for _, stalled := range []bool{false, true} { // or its caller is about to leave

@@ -1,11 +1,9 @@
 package schedule
 
 import (
-	"math"
 	"slices"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/fairshare"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
@@ -210,20 +208,6 @@ func (q *Queue) refuse(b *Batch, r *Request, free time.Time, o Outcome, f *Facts
 	f.Refused = true
 }
 
-// turns returns the turns of waiting requests after a reply. While the process decides, they are
-// not known: Redis may come back.
-func (q *Queue) turns(g *protocol.Reply, since time.Time) *turns {
-	if !q.settings.FailFast || g.Local() {
-		return nil
-	}
-	if g.Len() > 1 { // of a set, only the order of the line is known
-		return &turns{rate: math.MaxInt64, returned: new(fairshare.Share).Returned}
-	}
-	share := &q.pacer.members[0].share
-	share.Dated(g.First.Interval, since.Sub(time.UnixMicro(g.First.Now)))
-	return &turns{rate: g.First.Rate, interval: g.First.Interval, returned: share.Returned}
-}
-
 // settleUpTo applies a reply to the only request of a batch, which takes what it is granted.
 func (q *Queue) settleUpTo(b *Batch, g *protocol.Reply, f *Facts) {
 	r, taken := b.members[0][0], g.Granted(0, b.Ask.Groups[0])
@@ -301,4 +285,11 @@ func (q *Queue) failQueued(m Moment, b *Batch, err error) {
 		}
 		r = next
 	}
+}
+
+func oneIf(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }

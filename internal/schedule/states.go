@@ -9,14 +9,15 @@ import (
 
 // A State is the state of one request:
 //
-//	queued     it waits for a call                                 → in flight, settled, gone, resting
-//	resting    it waits for its turn: its process leaves permits
-//	           to other clients                                    → in flight, settled, gone
-//	refused    it waits until its permits are free                 → in flight, settled, gone
-//	in flight  it is in a batch that is not complete. Its caller
-//	           may have left, if the permits can be given back     → queued, refused, settled, abandoned
-//	abandoned  in flight, its caller has left, and its permits
-//	           go to the requests behind it                        → gone
+//	queued     the next batch is to ask for it, or it waits
+//	           behind others and was not asked for yet        → in flight, settled, gone, resting
+//	resting    the last batch left it out: its process leaves
+//	           permits to other clients until its turn        → in flight, settled, gone
+//	refused    it was asked for, and waits until its permits
+//	           are free, or for the requests in front         → in flight, settled, gone
+//	in flight  it is in a batch that is not complete          → queued, refused, settled, abandoned
+//	abandoned  it is in flight, and its caller has left: what
+//	           is granted for it goes to those behind it      → gone
 //	settled    its outcome is final
 //	gone       its caller has left without an outcome
 type State uint8
@@ -50,7 +51,7 @@ var transitions = [...][]State{
 //
 //	open      requests are added                                   → sent
 //	sent      its queue waits for it                               → detached, complete
-//	detached  it has stalled, and its queue goes on without it     → complete
+//	detached  it has stalled, and its queue waits for it no longer → complete
 //	complete  its requests are settled, or wait for another batch
 type BatchState uint8
 
@@ -87,7 +88,8 @@ func (s *State) To(next State) {
 // InFlight reports whether the request is in a batch that is not complete.
 func (s State) InFlight() bool { return s == InFlight || s == Abandoned }
 
-// unasked reports whether the request waits to be in a batch, whenever that is sent.
+// unasked reports whether the request is in no batch, and no reply has refused it since it was in
+// one.
 func (s State) unasked() bool { return s == Queued || s == Resting }
 
 // Final reports whether the state is the last one.

@@ -7,32 +7,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// pacer.go decides when to ask for the first waiting request: when its permits are free, or later,
-// so that other clients get their share (package fairshare) and that one call serves several
-// requests; or earlier, since the limiter may change (polls) or a caller leave (lastcall.go).
-
-// LingerThreshold is how long a batch takes before the queue lingers after it, for up to a tenth of
-// its time. Callers that have just been answered mostly ask again at once; without the linger they
-// would miss the next batch and wait for two.
-const LingerThreshold = 2 * time.Millisecond
-
-// A long sleep is cut into polls, because changes made by other processes, such as a raised rate or
-// released permits, send no signal. Polls double with each one that slept to its end. A batch that
-// is sent meanwhile for a request that does not wait asks for the waiting requests, too, and does
-// not lengthen the polls.
-const (
-	shortestPoll = time.Second
-	longestPoll  = 15 * time.Second
-	mostPolls    = 4 // after so many the polls are of the longest kind
-
-	// While callers wait, a limiter with a keep-alive is kept for an interval and a second after
-	// each call. So they poll it about an interval and keepSlack after the last call.
-	keepSlack = time.Second / 2
-
-	// A poll shortly before the permits return would be in vain. So a sleep that ends at most so
-	// long after a poll is not cut.
-	pollSlack = shortestPoll / 8
-)
+// wake.go says when a queue with waiting requests is due again, and why. The first of these is
+// asked for when its permits are free, or later, so that other clients get their share
+// (fairshare.go) and that one call serves several requests; or earlier, since the limiter may have
+// changed (poll.go), or since a caller leaves (lastcall.go).
 
 // A Cause says what a queue waits for.
 type Cause uint8
@@ -57,69 +35,87 @@ var causeNames = [...]string{
 
 func (c Cause) String() string { return causeNames[c] }
 
+// A wakeUp is a row of the table of what a queue waits for.
+type wakeUp struct {
+	at    time.Time // by the monotonic clock; zero: never
+	cause Cause
+}
+
+// wakeUps is the table of what a queue waits for beside events: each row is a cause, and the time
+// from which on Next has something to do for it. It is computed from the state, and changes
+// nothing.
+//
+// Invariant: after Next, each time is to come. For an event changes only the state, Next looks at
+// all of it and does what is due, and whatever time alone makes due later has its row here. So
+// nothing is missed if Next is called again at the earliest of these times.
+func (q *Queue) wakeUps() [6]wakeUp {
+	p := &q.pacer
+	return [...]wakeUp{
+		{p.linger.until, LingerOver},
+		{p.asks.Mono, p.cause}, // permits free, our turn, gathered, or node back
+		{p.lastCall, LastCall},
+		{p.poll, Poll},
+		{p.walkAt(), MayBeLast},
+		{q.ledger.SweepAt(), LeaseEnds},
+	}
+}
+
+// Wake returns when Next is to be called again if nothing happens until then, by the monotonic
+// clock, and why: the first row of the table. The zero time: after the next event.
+func (q *Queue) Wake() (time.Time, Cause) {
+	first := wakeUp{cause: NextEvent}
+	for _, row := range q.wakeUps() {
+		if !row.at.IsZero() && (first.at.IsZero() || row.at.Before(first.at)) {
+			first = row
+		}
+	}
+	return first.at, first.cause
+}
+
+// over reports whether a time by the monotonic clock has come. The zero time never comes.
+func over(at time.Time, m Moment) bool { return !at.IsZero() && !m.Mono.Before(at) }
+
 // A pacer knows when the queue is due next if nothing happens until then.
 type pacer struct {
-	wake  Moment // when that is; zero: never
-	cause Cause  // why then
-	// the queue lingers: the next batch is sent at wake, or once this many requests queue; 0: it
-	// does not
-	linger  int
+	// Invariant: asks, lastCall and poll are about line.ready. They are zero while a batch is in
+	// flight, whose reply sets them, during a linger, and if no request waits.
+
+	asks     Moment    // when to ask for it, but for the times below
+	cause    Cause     // why then: PermitsFree, OurTurn, Gathered or NodeBack
+	lastCall time.Time // the first last call before asks, by the monotonic clock; zero: none
+	poll     time.Time // the next poll, by the monotonic clock; zero: asks is soon enough
+
+	linger  linger
 	polls   int           // polls in a row that slept to their end, at most mostPolls
 	members []member      // one for each limiter
 	took    time.Duration // smoothed time of a call; 0: no reply yet
-	// a request came or left, so a last call may be due before wake
-	hurry    bool
-	walkedAt time.Time // when that was last looked for
+
+	// A request came or left since lastCall was computed, so there may be an earlier one.
+	// Invariant: only if asks is set. It is a latch, since Join and Leave have no time, and many of
+	// them share a walk through the line.
+	unwalked bool
+	walkedAt time.Time // when that was last walked for that reason
 }
 
-// A member is what the fair share needs of one limiter.
+// A member is what the pacer knows of one limiter.
 type member struct {
 	share fairshare.Share
-	// until then by both clocks, this process takes no more than its fair share
+	// Until then this process takes no more than its fair share. Invariant: it is over once one of
+	// the clocks says so.
 	yieldUntil Moment
 	// the longest time between two calls that keeps the limiter alive; 0: it has no keep-alive
 	kept time.Duration
 }
 
-// headStart returns when the head start of other clients ends. A clock that is set back does not
-// prolong it.
-func (one *member) headStart(m Moment) time.Time {
-	until := m.Clock.Add(one.yieldUntil.Mono.Sub(m.Mono))
-	if one.yieldUntil.Clock.Before(until) {
-		return one.yieldUntil.Clock
-	}
-	return until
+// unset lets the queue be due after the next event, or the end of a linger.
+func (p *pacer) unset() {
+	p.asks, p.cause, p.lastCall, p.poll, p.unwalked = Moment{}, NextEvent, time.Time{}, time.Time{}, false
 }
-
-// yieldNothing ends the head start of other clients.
-func (p *pacer) yieldNothing() {
-	for i := range p.members {
-		p.members[i].yieldUntil = Moment{}
-	}
-}
-
-// set lets the queue be due after a wait.
-func (p *pacer) set(m Moment, wait time.Duration, cause Cause) {
-	p.wake, p.cause = Moment{Clock: m.Clock.Add(wait), Mono: m.Mono.Add(wait)}, cause
-}
-
-// unset lets the queue be due after the next event only.
-func (p *pacer) unset() { p.wake, p.cause = Moment{}, NextEvent }
 
 // stop ends the sleep of a queue without waiting requests. A linger goes on.
 func (p *pacer) stop() {
 	p.polls = 0
-	if p.linger == 0 {
-		p.unset()
-	}
-}
-
-// endLinger ends a linger.
-func (p *pacer) endLinger() {
-	if p.linger > 0 {
-		p.linger = 0
-		p.unset()
-	}
+	p.unset()
 }
 
 // measured notes that a call took so long.
@@ -130,25 +126,43 @@ func (p *pacer) measured(took time.Duration) {
 	p.took += (took - p.took) / 8
 }
 
-// awake notes that the time to wake has come: a call is due, unless that is better made a little
-// later.
-func (q *Queue) awake(m Moment) {
+// wakeAt lets the queue ask for its first request at a time, for a cause, or earlier by a poll or
+// for the last call of a caller, whose permits are free before that time.
+func (q *Queue) wakeAt(m Moment, at time.Time, cause Cause, poll time.Time) {
 	p := &q.pacer
-	polled := p.cause == Poll
 	p.unset()
-	if q.line.length == 0 {
-		return
+	p.asks, p.cause, p.poll = momentAt(m, at), cause, poll
+	if cause == OurTurn || cause == Gathered {
+		p.lastCall = q.firstLastCall(m, at)
 	}
+}
+
+// momentAt returns the moment at a time by the client's clock.
+func momentAt(now Moment, at time.Time) Moment {
+	return Moment{Clock: at, Mono: now.Mono.Add(at.Sub(now.Clock))}
+}
+
+// awake reports whether a call is due for a waiting request since a time of the table has come. If
+// it is better made a little later, it notes that.
+func (q *Queue) awake(m Moment) bool {
+	p := &q.pacer
+	polled := over(p.poll, m)
+	if !polled && !over(p.asks.Mono, m) && !over(p.lastCall, m) {
+		return false
+	}
+	p.unset()
 	if polled {
 		p.polls = min(p.polls+1, mostPolls)
 	}
 	if r := q.line.ready; r != nil && q.line.length > 1 && !m.Clock.Before(r.free) {
-		if at, cause := q.gather(r, m.Clock, PermitsFree); m.Clock.Before(at) {
-			p.set(m, at.Sub(m.Clock), cause)
-			return
+		if at, cause := gather(r, m.Clock, PermitsFree); m.Clock.Before(at) {
+			if q.wakeAt(m, at, cause, time.Time{}); !over(p.lastCall, m) {
+				return false
+			}
+			p.unset()
 		}
 	}
-	q.recheck = true
+	return q.line.length > 0
 }
 
 // plan decides, when a batch is complete, when the next one is due if nothing happens until then:
@@ -156,22 +170,19 @@ func (q *Queue) awake(m Moment) {
 // reply after an error. beaten: another client took permits that were free for a waiting request.
 // It reports whether waiting requests sleep now.
 func (q *Queue) plan(m Moment, b *Batch, g *protocol.Reply, beaten bool) (sleeps bool) {
-	p, next, took := &q.pacer, q.line.ready, m.Mono.Sub(b.started)
+	p, next := &q.pacer, q.line.ready
 	if q.line.first == nil {
 		p.stop()
 	}
-	urgent, answered := q.urgent(), len(b.Settled)
 	switch {
-	case q.inFlight != nil || p.linger > 0:
-	case g.First.Rate > 0 && !g.Local() && took >= q.settings.Linger && answered > 0 &&
-		(urgent || next == nil && answered > 1):
-		p.linger = answered + len(q.trying) + q.line.length
-		p.set(m, took/10, LingerOver)
-	case urgent || next == nil:
+	case q.inFlight != nil || p.linger.requests > 0:
+	case q.lingers(m, b, g):
+	case q.urgent() || next == nil:
 	case next.asked != b.number:
 		q.rest(m)
 	case g.Local():
-		p.set(m, min(max(next.free.Sub(m.Clock), 0), g.Retry), NodeBack)
+		wait := min(max(next.free.Sub(m.Clock), 0), g.Retry)
+		q.wakeAt(m, m.Clock.Add(wait), NodeBack, time.Time{})
 	default:
 		for i := range p.members {
 			p.members[i].share.Saw(q.settings.Identity, g.Of(i).Shared())
@@ -189,83 +200,37 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	for i := range p.members {
 		one, of := &p.members[i], g.Of(i)
 		one.kept = Kept(of)
-		until := one.share.Divide(of.Shared(), since, next.free.Sub(since), *next.Permits.Of(i))
-		if one.yieldUntil = (Moment{}); !until.IsZero() {
-			one.yieldUntil = Moment{Clock: until, Mono: m.Mono.Add(until.Sub(m.Clock))}
-		}
+		one.divide(m, of, since, next.free, *next.Permits.Of(i))
 		if next.FreeAt(i).After(since) { // else it is about a request behind next
 			together = max(together, of.Together)
 		}
 	}
-	if q.poll(m, next.free.Sub(m.Clock)) {
+	poll := q.nextPoll(m, next.free.Sub(m.Clock))
+	if poll.IsZero() {
+		p.polls = 0
+	} else {
 		p.yieldNothing()
-		return
 	}
-	p.polls = 0
 	next.together = since.Add(together).Sub(next.free)
 	at, cause := q.turn(m, next)
 	if beaten {
-		at, cause = q.gather(next, at, cause)
+		at, cause = gather(next, at, cause)
 	}
-	p.set(m, at.Sub(m.Clock), cause)
-}
-
-// Kept returns when a limiter with a keep-alive is to be asked for again after a call that refused
-// a waiting request; 0: it has no keep-alive.
-func Kept(of *protocol.Member) time.Duration {
-	if !of.Notes.Has(protocol.KeepAlive) {
-		return 0
-	}
-	return of.Interval + keepSlack
+	q.wakeAt(m, at, cause, poll)
 }
 
 // rest lets the queue be due when it may ask for its first request, which the last batch left out.
 func (q *Queue) rest(m Moment) {
 	at, cause := q.turn(m, q.line.ready)
-	if wait := at.Sub(m.Clock); !q.poll(m, wait) {
-		q.pacer.set(m, wait, cause)
-	}
-}
-
-// poll lets the queue be due at the next poll, less up to a tenth of the time until then at random,
-// if so long a wait needs one. It reports whether it does. Polls keep limiters with a keep-alive.
-func (q *Queue) poll(m Moment, wait time.Duration) bool {
-	longest := min(shortestPoll<<q.pacer.polls, longestPoll)
-	for i := range q.pacer.members {
-		if kept := q.pacer.members[i].kept; kept > 0 {
-			longest = min(longest, kept)
-		}
-	}
-	if wait <= longest+pollSlack {
-		return false
-	}
-	q.pacer.set(m, longest-q.settings.Jitter(longest/10), Poll)
-	return true
-}
-
-// turn returns when this process may ask for a request: once its permits are free, and before
-// yieldUntil only as far as the fair share has room, or for the last call of a caller.
-func (q *Queue) turn(m Moment, r *Request) (time.Time, Cause) {
-	at := latest(m.Clock, r.free)
-	ready, yields := at, false
-	for i := range q.pacer.members {
-		one := &q.pacer.members[i]
-		if until := one.headStart(m); at.Before(until) {
-			ready, yields = latest(ready, one.share.Ready(at, until, *r.Permits.Of(i))), true
-		}
-	}
-	if yields {
-		return q.soonest(ready, OurTurn)
-	}
-	return at, PermitsFree
+	q.wakeAt(m, at, cause, q.nextPoll(m, at.Sub(m.Clock)))
 }
 
 // gather returns when to ask for permits of a request and those that return shortly afterwards: at
 // the time given, or later. If several callers wait, here or in other processes, one call then
 // takes them all.
-func (q *Queue) gather(r *Request, at time.Time, cause Cause) (time.Time, Cause) {
+func gather(r *Request, at time.Time, cause Cause) (time.Time, Cause) {
 	if together := r.free.Add(r.together); at.Before(together) {
-		return q.soonest(together, Gathered)
+		return together, Gathered
 	}
 	return at, cause
 }

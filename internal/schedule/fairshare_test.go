@@ -1,0 +1,104 @@
+package schedule
+
+import (
+	"testing"
+	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
+)
+
+// While Redisson uses the limiter, a process that holds more than its share leaves permits that
+// return to others for a head start. A request that comes meanwhile waits for that, too, and a
+// superfluous look does not put off the end of it.
+func TestHeadStart(t *testing.T) {
+	s := newStory(t)
+	many := tries(9)
+	s.join(many)
+	b := s.sends(many)
+	s.q.Settle(s.m, b, s.reply(b, 1, 0, 1))
+	first := wait(2)
+	s.join(first)
+	b = s.sends(first)
+	g := s.reply(b, 1, time.Second, 0)
+	g.First.Notes |= protocol.ForeignWriter
+	s.q.Settle(s.m, b, g)
+	s.wakes(time.Second) // the permits of this process return at that time
+	s.q.Leave(first)
+	second := wait(1)
+	s.join(second)
+	if b := s.sends(); b != nil {
+		t.Error("it does not leave the permits to others")
+	}
+	s.wakes(time.Second)
+	s.pass(10 * ms)
+	s.wakes(990 * ms)
+	s.pass(990 * ms)
+	s.sends(second)
+}
+
+// A head start ends in time by the monotonic clock, too. So a clock that is set back keeps no caller
+// waiting behind those that do not wait, however often these come.
+func TestAHeadStartEndsThoughTheClockIsSetBack(t *testing.T) {
+	s := newStory(t)
+	many := tries(9)
+	s.join(many)
+	b := s.sends(many)
+	s.q.Settle(s.m, b, s.reply(b, 1, 0, 1))
+	first := wait(2)
+	s.join(first)
+	b = s.sends(first)
+	g := s.reply(b, 1, 100*ms, 0)
+	g.First.Notes |= protocol.ForeignWriter
+	s.q.Settle(s.m, b, g) // the head start ends after 250 ms
+	s.m.Clock = s.m.Clock.Add(-time.Hour)
+	for range 2 {
+		s.pass(120 * ms)
+		try := tries(2)
+		s.join(try)
+		b = s.sends(try)
+		s.q.Settle(s.m, b, s.reply(b, 1, 100*ms, 0))
+	}
+	s.pass(120 * ms)
+	try := tries(2)
+	s.join(try)
+	s.sends(first, try)
+}
+
+// Beside Redisson, a process that holds more than its share takes no more than that, whatever its
+// callers want: the first one fits, and the second one does not.
+func TestHeadStartOfCallersForDifferentNumbersOfPermits(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		first, second int64
+		both          bool
+	}{
+		{"a large one behind a small one", 1, 3, false},
+		{"a small one behind a large one", 2, 1, true},
+		{"of the same size", 1, 1, true},
+		{"of the same size, and too many", 2, 2, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStory(t)
+			for _, n := range []int64{4, 2} { // 4 return 100 ms before the others
+				many := tries(n)
+				s.join(many)
+				b := s.sends(many)
+				s.q.Settle(s.m, b, s.reply(b, 4, 0, 1))
+				s.pass(100 * ms)
+			}
+			first, second := wait(c.first), wait(c.second)
+			s.join(first, second)
+			b := s.sends(first, second)
+			g := s.reply(b, 0, 800*ms, make([]int64, len(b.members))...)
+			g.First.Notes |= protocol.ForeignWriter
+			s.q.Settle(s.m, b, g)
+			// it may hold 5 permits, half of those in use, and holds 2 once 4 have returned
+			s.pass(800 * ms)
+			if c.both {
+				s.sends(first, second)
+			} else {
+				s.sends(first)
+			}
+		})
+	}
+}
