@@ -60,8 +60,9 @@ func allot(
 			add(&free, r.Permits, 1)
 		}
 	}
-	rest, remains := remainder{batch: b, reply: g, now: now, spare: spare, free: freeOf(g), rates: ratesOf(g)},
-		freeOf(g)
+	rest, remains := remainder{
+		batch: b, reply: g, now: now, since: since, spare: spare, free: freeOf(g), rates: ratesOf(g),
+	}, freeOf(g)
 	for i, members := range b.members {
 		n := g.Granted(i, b.Ask.Groups[i])
 		rest.group(i, b.Ask.Groups[i])
@@ -93,6 +94,7 @@ type remainder struct {
 	batch *Batch
 	reply *protocol.Reply
 	now   time.Time
+	since time.Time        // from then on the waits in the reply count
 	spare protocol.Permits // permits granted to callers that have left
 	free  protocol.Permits // permits that requests may ask for again
 	rates protocol.Permits
@@ -124,7 +126,7 @@ func (rest *remainder) verdict(group int, r *Request, due time.Time) verdict {
 		// case
 		add(&rest.free, r.Permits, -1)
 		return again
-	case r.mayWait(due) || rest.undated && r.mayWait(rest.now):
+	case r.mayWait(due) || rest.undated && r.mayWait(rest.soonest(r)):
 		// a request above the local limit waits for Redis, and does not block those behind it
 		if fits(r.Permits, rest.rates) {
 			rest.free = protocol.Same(rest.free.Len(), int64(0))
@@ -132,4 +134,15 @@ func (rest *remainder) verdict(group int, r *Request, due time.Time) verdict {
 		return waits
 	}
 	return refused
+}
+
+// soonest returns a time before which the permits of a request are not free, whoever leaves.
+func (rest *remainder) soonest(r *Request) time.Time {
+	at := rest.now
+	for i := range rest.reply.Len() {
+		if of := rest.reply.Of(i); of.Free < *r.Permits.Of(i) {
+			at = latest(at, rest.since.Add(of.NextAfter))
+		}
+	}
+	return at
 }

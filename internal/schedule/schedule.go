@@ -79,8 +79,8 @@ type Queue struct {
 	// came that needs an answer. Invariant: this is a latch, not a count of the requests that ask
 	// for a call. For a full batch leaves some of them out, which would ask again and again.
 	recheck bool
-	// calls of change. Invariant: when a detached batch completes that was sent before the last
-	// call of change, a batch is due if requests wait
+	// calls of change. Invariant: a request waits with a reply to a batch that was sent after the
+	// last call of change, or a batch is due
 	changes int64
 	rates   protocol.Permits // in the last reply of Redis; math.MaxInt64: no reply yet
 	// the rates by which the process decides, if it made the last reply; else 0

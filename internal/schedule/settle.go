@@ -16,7 +16,7 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	if !g.Local() {
 		q.saw(m, b, g)
 	}
-	q.complete(b)
+	late := q.complete(b)
 	q.answered = m.Mono
 	rates := ratesOf(g)
 	if !g.Local() {
@@ -37,7 +37,7 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	if q.local = (protocol.Permits{}); g.Local() {
 		q.local = rates
 	}
-	f.Sleeps = q.plan(m, b, g, beaten)
+	f.Sleeps = q.plan(m, b, g, beaten, late)
 	if f.Refused {
 		q.correct(m, b, g.Local())
 	}
@@ -79,7 +79,7 @@ func (q *Queue) Fail(m Moment, b *Batch, err, behind error) Facts {
 		f.Behind = len(b.Settled) - carried
 	}
 	f.failed(len(b.Settled))
-	f.Sleeps = q.plan(m, b, &protocol.Reply{}, false)
+	f.Sleeps = q.plan(m, b, &protocol.Reply{}, false, late)
 	q.tellOthers(b, 0)
 	return f
 }
@@ -94,7 +94,6 @@ func (q *Queue) complete(b *Batch) (late bool) {
 		q.beside--
 	case late:
 		q.detached--
-		q.recheck = q.recheck || b.changes != q.changes && q.line.length > 0
 	default:
 		q.inFlight = nil
 	}
@@ -156,6 +155,7 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 			q.again(r, first)
 			first += oneIf(r.Kind == Try)
 		case waits:
+			q.recheck = q.recheck || b.changes != q.changes
 			q.dateLast(r, g)
 			if q.takesLess(r, g) {
 				q.again(r, first)

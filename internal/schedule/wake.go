@@ -168,15 +168,16 @@ func (q *Queue) awake(m Moment) bool {
 // plan decides, when a batch is complete, when the next one is due if nothing happens until then:
 // at once (urgent), after a linger, or when the first waiting request can be served. g is the zero
 // reply after an error. beaten: another client took permits that were free for a waiting request.
-// It reports whether waiting requests sleep now.
-func (q *Queue) plan(m Moment, b *Batch, g *protocol.Reply, beaten bool) (sleeps bool) {
+// late: the queue did not wait for the batch any longer, so no linger follows. It reports whether
+// waiting requests sleep now.
+func (q *Queue) plan(m Moment, b *Batch, g *protocol.Reply, beaten, late bool) (sleeps bool) {
 	p, next := &q.pacer, q.line.ready
 	if q.line.first == nil {
 		p.stop()
 	}
 	switch {
 	case q.inFlight != nil || p.linger.requests > 0:
-	case q.lingers(m, b, g):
+	case !late && q.lingers(m, b, g):
 	case q.urgent() || next == nil:
 	case next.asked != b.number:
 		q.rest(m)

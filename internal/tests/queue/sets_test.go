@@ -781,3 +781,29 @@ func TestALimiterStaysForItsCaller(t *testing.T) {
 		}
 	})
 }
+
+// Who waits behind a set that cannot have its permits before its own timeout is not refused for it.
+func TestBehindASetWhoseTimeoutEndsFirst(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		x := p.RateLimiter("{t}x", rratelimiter.WithRate(rratelimiter.Rate{Permits: 10, Interval: 100 * ms}))
+		y := p.RateLimiter("{t}y", rratelimiter.WithRate(rratelimiter.PerSecond(1)))
+		ask := func(timeout time.Duration, of ...*rratelimiter.Limiter) *rig.Call {
+			return b.Call(func(ctx context.Context) (bool, error) {
+				return p.TryAcquireAllTimeout(ctx, 1, timeout, of...)
+			})
+		}
+		p.Wire.Back.Store(int64(3 * ms))
+		first := ask(20*ms, x, y)
+		b.SleepTo(ms)
+		short := ask(20*ms, y, x)
+		b.SleepTo(6 * ms)
+		long := ask(1000*ms, x, y)
+		b.SleepTo(2 * time.Second)
+		b.Granted("the first set", first, 3*ms)
+		if !short.Ended.Load() || short.OK {
+			t.Error("the set with a short timeout is not refused")
+		}
+		b.Granted("the set behind it", long, 1003*ms)
+	})
+}

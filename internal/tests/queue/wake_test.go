@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
@@ -326,5 +327,54 @@ func TestClosedRedisClientEndsWaitingForLimitersInOrder(t *testing.T) {
 				t.Errorf("ended %v: %v", c.Ended.Load(), c.Err)
 			}
 		}
+	})
+}
+
+// The late reply of a call that has stalled does not make the queue linger: who waits is served when
+// its permits are free.
+func TestTheReplyToAStalledCallDelaysNobody(t *testing.T) {
+	rig.InBubble(t, func(_ *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		rig.Core(p.Client).Tune(dispatch.Tuning{}) // runs stall, and queues linger, as usual
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(2)))
+		b.Granted("the first caller", b.Acquire(l, 2), 0)
+		waits := b.Acquire(l, 1)
+		b.SleepTo(150 * ms)
+		p.Wire.Back.Store(int64(800 * ms))
+		b.Try(l, 2) // its call stalls, and has its reply at 950 ms
+		p.Wire.Back.Store(0)
+		b.SleepTo(300 * ms)
+		behind := b.Acquire(l, 2)
+		b.SleepTo(500 * ms)
+		behind.Cancel()
+		b.SleepTo(1500 * ms)
+		b.Granted("the caller that waits", waits, time.Second)
+	})
+}
+
+// The late reply of a call that has stalled causes no further call for those who were asked for since
+// the change.
+func TestTheReplyToAStalledCallMakesNoSuperfluousCall(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		rig.Core(p.Client).Tune(dispatch.Tuning{})
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(2)))
+		b.Granted("the first caller", b.Acquire(l, 2), 0)
+		b.SleepTo(150 * ms)
+		p.Wire.Back.Store(int64(700 * ms))
+		b.Try(l, 2) // its call stalls, and has its reply at 850 ms
+		p.Wire.Back.Store(0)
+		b.SleepTo(300 * ms)
+		waits := b.Acquire(l, 1)
+		leaves := b.Acquire(l, 1)
+		b.SleepTo(500 * ms)
+		leaves.Cancel()
+		if err := l.SetRate(t.Context(), rratelimiter.PerSecond(2), rratelimiter.KeepState()); err != nil {
+			t.Fatal(err) // a change: the caller that waits is asked for at once
+		}
+		b.SleepTo(600 * ms)
+		p.CheckCalls("the late reply", 0, func() { b.SleepTo(990 * ms) })
+		b.SleepTo(1500 * ms)
+		b.Granted("the caller that waits", waits, time.Second)
 	})
 }
