@@ -1114,8 +1114,8 @@ var mutations = []mutation{
 		new: "q.inFlight != nil {\n		return\n	}\n	q.pacer.linger = linger{}\n	for due",
 	},
 	{file: "internal/schedule/settle.go", why: "a call that failed counts as one that took long",
-		old: "	f.Sleeps = q.plan(m, b, &protocol.Reply{}, false)\n",
-		new: "	q.pacer.measured(m.Mono.Sub(b.started))\n	f.Sleeps = q.plan(m, b, &protocol.Reply{}, false)\n",
+		old: "	f.Sleeps = q.plan(m, b, &protocol.Reply{}, false, late)\n",
+		new: "	q.pacer.measured(m.Mono.Sub(b.started))\n	f.Sleeps = q.plan(m, b, &protocol.Reply{}, false, late)\n",
 	},
 	{file: "internal/schedule/batch.go", why: "while permits are left to others, each event looks for them again",
 		old: "		if r.state == Queued {\n", new: "		if false {\n"},
@@ -1295,7 +1295,7 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/settle.go",
 		why:  "a request whose call has stalled is not asked for again after what has changed meanwhile",
-		old:  "b.changes != q.changes && q.line.length > 0", new: "false",
+		old:  "q.recheck || b.changes != q.changes", new: "q.recheck",
 	},
 	{
 		file: "internal/schedule/reservation.go",
@@ -1338,7 +1338,16 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/allot.go",
 		why:  "a caller with a timeout is refused for a set that may not need its permits yet",
-		old:  "case r.mayWait(due) || rest.undated && r.mayWait(rest.now):", new: "case r.mayWait(due):",
+		old:  "case r.mayWait(due) || rest.undated && r.mayWait(rest.soonest(r)):", new: "case r.mayWait(due):",
+	},
+	{
+		file: "internal/schedule/allot.go",
+		why:  "a caller behind a set is refused for its own timeout as late as if permits could be free at once",
+		old:  "r.mayWait(rest.soonest(r))", new: "r.mayWait(rest.now)",
+	},
+	{
+		file: "internal/schedule/wake.go", why: "a queue lingers after the late reply of a stalled call",
+		old: "case !late && q.lingers(m, b, g):", new: "case q.lingers(m, b, g):",
 	},
 	{
 		file: "internal/schedule/failfast.go",
