@@ -407,7 +407,7 @@ func (c *Client) distinct(operation string, permits []int64, limiters []*Limiter
 		if at >= 0 && d.limiters[at].core.Key() != l.core.Key() { // such as "a" and "{a}"
 			return nil, wrap(
 				operation+" of", l.name,
-				invalidOption("it has the permits of %s, too", dispatch.Quoted(d.limiters[at].name)),
+				invalidOption("it has the permits of %s, too", keys.Quoted(d.limiters[at].name)),
 			)
 		}
 		if at < 0 {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -90,7 +90,7 @@ func wrap(operation, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s %s: %w", operation, dispatch.Quoted(name), err)
+	return fmt.Errorf("%s %s: %w", operation, keys.Quoted(name), err)
 }
 
 func invalidOption(format string, args ...any) error {

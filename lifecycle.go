@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -152,7 +151,7 @@ func (l *Limiter) Delete(ctx context.Context) (bool, error) {
 func foreign(all []string, at int) error {
 	types := [keys.Count]string{"hash", "string", "string", "sorted set", "sorted set"}
 	return script.Said(fmt.Sprintf("WRONGTYPE the key %s is no %s, so another program uses it: it was left as it is",
-		dispatch.Quoted(all[at]), types[at%keys.Count]))
+		keys.Quoted(all[at]), types[at%keys.Count]))
 }
 
 // Rename renames the limiter's keys in Redis (Redisson: rename). This Limiter still has the old
@@ -189,8 +188,8 @@ func (l *Limiter) rename(ctx context.Context, newName string, request protocol.R
 		for _, key := range to.core.Keys() {
 			if slices.Contains(l.core.Keys(), key) {
 				return false, invalidOption(
-					"the new name %s shares the key %s with the old one", dispatch.Quoted(newName),
-					dispatch.Quoted(key),
+					"the new name %s shares the key %s with the old one", keys.Quoted(newName),
+					keys.Quoted(key),
 				)
 			}
 		}
@@ -199,10 +198,10 @@ func (l *Limiter) rename(ctx context.Context, newName string, request protocol.R
 	if !l.client.core.Topology().Reachable(all) {
 		return false, fmt.Errorf(
 			"%w: the keys of the new name %s are not where those of the old name are", ErrCrossSlotName,
-			dispatch.Quoted(newName),
+			keys.Quoted(newName),
 		)
 	}
-	reply, err := l.core.Change(ctx, protocol.RenameScript, false, request.Args(), &to.core)
+	reply, err := l.core.Change(ctx, protocol.RenameScript, false, request.Args(), &to.core.Limiter)
 	if err != nil {
 		return false, err
 	}

@@ -3,6 +3,8 @@ package rratelimiter
 import (
 	"context"
 	"time"
+
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 )
 
 // An Observer sees each acquiring call after its reply was handled, and each decision that the
@@ -50,6 +52,30 @@ type CallInfo struct {
 	// permits that Charge counted, not in Permits
 	Charged int64
 	Err     error // why the call failed; nil if it did not
+}
+
+// callInfo returns a call as the observer gets it.
+func callInfo(c limiter.Call) CallInfo {
+	return CallInfo{
+		Limiter:       c.Limiter,
+		Callers:       c.Callers.Carried,
+		Granted:       c.Callers.Granted,
+		Denied:        c.Callers.Denied,
+		Permits:       c.Permits.Granted,
+		Unclaimed:     c.Permits.Unclaimed,
+		Waiting:       c.Callers.Waiting,
+		Latency:       c.Latency,
+		Attempts:      c.Attempts,
+		Repaired:      c.Repaired,
+		RateMismatch:  c.RateMismatch,
+		DenyCacheHits: c.DenyCacheHits,
+		Fallback:      c.Fallback,
+		Leased:        c.Permits.Leased,
+		Returned:      c.Permits.Returned,
+		Void:          c.Permits.Void,
+		Charged:       c.Permits.Charged,
+		Err:           c.Err,
+	}
 }
 
 // A RequestObserver is an [Observer] that also sees each request once, when the method returns. A

@@ -3,7 +3,7 @@ package rratelimiter
 import (
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
@@ -11,14 +11,14 @@ import (
 // An Option configures a client. If an option is invalid, every method of the client's limiters
 // returns ErrInvalidOption.
 type Option struct {
-	set func(*dispatch.Config) error
+	set func(*limiter.Config) error
 }
 
 // WithClientID sets the client's id, which must not be empty. The default is a random UUID, as in
 // Redisson. With a stable id, a process finds its PerClient permits again after a restart.
 // Processes with the same id share these permits. It combines with all options.
 func WithClientID(id string) Option {
-	return Option{func(c *dispatch.Config) error {
+	return Option{func(c *limiter.Config) error {
 		if id == "" {
 			return invalidOption("the client id is empty")
 		}
@@ -31,7 +31,7 @@ func WithClientID(id string) Option {
 // (Redisson: NameMapper). For example, it adds the prefix that the Java services use. It combines
 // with all options.
 func WithNameMapper(mapName func(name string) string) Option {
-	return Option{func(c *dispatch.Config) error {
+	return Option{func(c *limiter.Config) error {
 		if mapName == nil {
 			return invalidOption("the name mapper is nil")
 		}
@@ -45,7 +45,7 @@ func WithNameMapper(mapName func(name string) string) Option {
 // for every interval (see [Limiter]). With [WithServerTime] it gives grants no time, and only
 // bounds timeouts.
 func WithClock(now func() time.Time) Option {
-	return Option{func(c *dispatch.Config) error {
+	return Option{func(c *limiter.Config) error {
 		if now == nil {
 			return invalidOption("the clock is nil")
 		}
@@ -66,7 +66,7 @@ func WithClock(now func() time.Time) Option {
 // With [WithFallback], a call that Redis did not execute is not retried: the process decides at
 // once. See docs/options.md#withcalltimeout.
 func WithCallTimeout(d time.Duration) Option {
-	return Option{func(c *dispatch.Config) error {
+	return Option{func(c *limiter.Config) error {
 		if d <= 0 {
 			return invalidOption("the call timeout %v is not positive", d)
 		}
@@ -80,7 +80,7 @@ func WithCallTimeout(d time.Duration) Option {
 // Watch(*Client), NewClient calls this method with the client. If the option is given twice, the
 // last one counts: [Observers] combines several observers.
 func WithObserver(o Observer) Option {
-	return Option{func(c *dispatch.Config) error {
+	return Option{func(c *limiter.Config) error {
 		c.Observer = o
 		return nil
 	}}
@@ -90,7 +90,7 @@ func WithObserver(o Observer) Option {
 // applied after them. What cannot be combined is refused by RateLimiter also if one of the two
 // options is a default.
 func WithLimiterDefaults(opts ...LimiterOption) Option {
-	return Option{func(c *dispatch.Config) error {
+	return Option{func(c *limiter.Config) error {
 		for _, opt := range opts {
 			if err := apply(opt.set, &c.Defaults); err != nil {
 				return asOption(err)
@@ -109,7 +109,7 @@ func apply[T any](set func(T) error, to T) error {
 }
 
 // validate rejects options that exclude each other, in whatever order they were given.
-func validate(s dispatch.Settings) error {
+func validate(s limiter.Settings) error {
 	option, d := "granularity", s.Granularity
 	if s.Lease > 0 {
 		option, d = "lease", s.Lease
@@ -132,7 +132,7 @@ func validate(s dispatch.Settings) error {
 
 // A LimiterOption configures one limiter in this process. Options are not stored in Redis.
 type LimiterOption struct {
-	set func(*dispatch.Settings) error
+	set func(*limiter.Settings) error
 }
 
 // WithRate makes the limiter set the rate r if no rate is stored in Redis, in the same step in
@@ -145,7 +145,7 @@ type LimiterOption struct {
 // cannot be combined with [WithLease] or [WithGranularity] if their d is more than a tenth of the
 // interval of r ([ErrInvalidOption]).
 func WithRate(r Rate) LimiterOption {
-	return LimiterOption{func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *limiter.Settings) error {
 		s.Own, s.Enforced = r.protocol(), false
 		return r.validate()
 	}}
@@ -158,7 +158,7 @@ func WithRate(r Rate) LimiterOption {
 // under that other rate, and CallInfo.RateMismatch is true. It cannot be combined with [WithLease]
 // or [WithGranularity] if their d is more than a tenth of the interval of r ([ErrInvalidOption]).
 func WithEnforcedRate(r Rate) LimiterOption {
-	return LimiterOption{func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *limiter.Settings) error {
 		s.Own, s.Enforced = r.protocol(), true
 		return r.validate()
 	}}
@@ -168,7 +168,7 @@ func WithEnforcedRate(r Rate) LimiterOption {
 // if the clocks of the hosts differ. Redisson's clients always use their own clocks. The time of
 // [WithClock] is then used for timeouts only.
 func WithServerTime() LimiterOption {
-	return LimiterOption{func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *limiter.Settings) error {
 		s.ServerTime = true
 		return nil
 	}}
@@ -179,7 +179,7 @@ func WithServerTime() LimiterOption {
 // Redisson313 cannot be combined with [WithLease] ([ErrInvalidOption]), and [WithGranularity] has
 // no effect with it.
 func WithRecordFormat(f RecordFormat) LimiterOption {
-	return LimiterOption{func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *limiter.Settings) error {
 		if _, _, known := record.Format(f).Layout(); !known {
 			return invalidOption("%v", f)
 		}
@@ -199,7 +199,7 @@ func WithRecordFormat(f RecordFormat) LimiterOption {
 // addition to those in the records. It cannot be combined with [WithGranularity] or [WithLease]
 // ([ErrInvalidOption]).
 func WithRecordPerRequest() LimiterOption {
-	return LimiterOption{func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *limiter.Settings) error {
 		s.RecordPerRequest = true
 		return nil
 	}}
@@ -218,7 +218,7 @@ func WithRecordPerRequest() LimiterOption {
 // [WithRate] or [WithEnforcedRate] ([ErrInvalidOption]), and has no effect with the format
 // Redisson313. See docs/options.md#withgranularity.
 func WithGranularity(d time.Duration) LimiterOption {
-	return LimiterOption{func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *limiter.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {
 			return invalidOption("the granularity %v is not a positive number of whole milliseconds", d)
 		}
@@ -241,7 +241,7 @@ func WithGranularity(d time.Duration) LimiterOption {
 // Redisson313, or a shorter interval of [WithRate] or [WithEnforcedRate] ([ErrInvalidOption]). See
 // docs/guide/serve-from-memory.md.
 func WithLease(d time.Duration) LimiterOption {
-	return LimiterOption{func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *limiter.Settings) error {
 		if d <= 0 || d%time.Millisecond != 0 {
 			return invalidOption("the lease %v is not a positive number of whole milliseconds", d)
 		}
@@ -265,7 +265,7 @@ func WithLease(d time.Duration) LimiterOption {
 // It combines with all options: with [WithLease] the lease is asked first, and a refusal by the
 // process ([WithFallback]) is not cached.
 func WithDenyCache(limiters int) LimiterOption {
-	return LimiterOption{func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *limiter.Settings) error {
 		if limiters < 1 {
 			return invalidOption("a deny cache for %d limiters: at least 1", limiters)
 		}
@@ -289,7 +289,7 @@ func WithDenyCache(limiters int) LimiterOption {
 // the option, and all can be asked in one step, but may notice late, or never, that a caller waits
 // in vain. See docs/options.md#of-a-limiter.
 func WithFailFast() LimiterOption {
-	return LimiterOption{func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *limiter.Settings) error {
 		s.FailFast = true
 		return nil
 	}}
@@ -309,7 +309,7 @@ func WithFailFast() LimiterOption {
 // and at a rate of 0. While the process decides ([WithFallback]), the caller waits for Redis,
 // unless its next instalment is within the limit of the process. See docs/options.md#of-a-limiter.
 func WithInstalments() LimiterOption {
-	return LimiterOption{func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *limiter.Settings) error {
 		s.Instalments = true
 		return nil
 	}}
@@ -323,7 +323,7 @@ func WithInstalments() LimiterOption {
 // The bound is that of the limiter that charges: another one, with a higher bound, can add to the
 // debt. A lowered rate can leave more permits owed than the bound; then nothing is counted.
 func WithMaxDebt(intervals int) LimiterOption {
-	return LimiterOption{func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *limiter.Settings) error {
 		if intervals < 0 || intervals > mostDebt {
 			return invalidOption("a debt of %d intervals: not 0 to %d", intervals, mostDebt)
 		}
@@ -351,7 +351,7 @@ const (
 // If several limiters are asked in one step, each needs the option. While the process decides,
 // [WithFailFast] and [WithInstalments] wait for Redis. See docs/options.md#withfallback.
 func WithFallback(fraction float64) LimiterOption {
-	return LimiterOption{func(s *dispatch.Settings) error {
+	return LimiterOption{func(s *limiter.Settings) error {
 		if !(fraction >= 0 && fraction <= 1) {
 			return invalidOption("the fraction %v of WithFallback is not between 0 and 1", fraction)
 		}

@@ -62,6 +62,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 )
 
 // Redis is the part of a go-redis client that the limiters use. *redis.Client,
@@ -81,7 +82,7 @@ type Client struct {
 	id              string
 	observer        Observer
 	requestObserver RequestObserver // observer, if it implements RequestObserver; else nil
-	defaults        dispatch.Settings
+	defaults        limiter.Settings
 	err             error // of the first invalid option
 }
 
@@ -97,7 +98,7 @@ type Client struct {
 // only one that asks (see [Limiter]).
 func NewClient(rdb Redis, opts ...Option) *Client {
 	c := &Client{redis: rdb}
-	config := dispatch.Config{Redis: rdb, ID: uuid.NewString(), CallTimeout: time.Second}
+	config := limiter.Config{Redis: rdb, ID: uuid.NewString(), CallTimeout: time.Second}
 	config.Defaults.MaxDebt = defaultDebt
 	for _, opt := range opts {
 		if err := apply(opt.set, &config); err != nil && c.err == nil {
@@ -108,7 +109,7 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 		c.err = invalidOption("the redis client is nil")
 	}
 	if c.observer, _ = config.Observer.(Observer); c.observer != nil {
-		config.Observe = func(call dispatch.Call) { c.observer.Call(CallInfo(call)) }
+		config.Observe = func(call limiter.Call) { c.observer.Call(callInfo(call)) }
 	}
 	c.id, c.defaults, c.mapName = config.ID, config.Defaults, config.MapName
 	c.core = dispatch.New(config)
@@ -213,7 +214,7 @@ func (c *Client) RateLimiter(name string, opts ...LimiterOption) *Limiter {
 type Limiter struct {
 	client   *Client
 	name     string
-	settings dispatch.Settings
+	settings limiter.Settings
 	err      error // of the options or the name
 	core     dispatch.Limiter
 }

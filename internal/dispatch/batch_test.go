@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -29,10 +30,10 @@ func (granter) Process(_ context.Context, cmd redis.Cmder) error {
 func (granter) Pipeline() redis.Pipeliner { panic("a single call needs no pipeline") }
 
 func newLimiter() *Limiter {
-	c := New(Config{Redis: granter{}, ID: "me", Clock: time.Now, CallTimeout: time.Second})
+	c := New(limiter.Config{Redis: granter{}, ID: "me", Clock: time.Now, CallTimeout: time.Second})
 	l := &Limiter{}
 	own := protocol.Rate{Permits: 10, Interval: 1000}
-	l.Init(c, "l", Settings{Options: protocol.Options{Own: own}}, nil)
+	l.Init(c, "l", limiter.Settings{Options: protocol.Options{Own: own}}, nil)
 	return l
 }
 
@@ -44,19 +45,19 @@ func TestALateCallDoesNotStall(t *testing.T) {
 		q := l.client.registry.queueOf(l)
 		sent := func(ago time.Duration) *batch {
 			q.schedule.Join(&q.client.newRequest(t.Context(), &Ask{N: 1}, schedule.Try).Request)
-			send, _ := q.schedule.Next(nil, q.client.now, q.open)
+			send, _ := q.schedule.Next(nil, q.client.Moment, q.open)
 			b := send[0].Owner.(*batch)
 			q.begin(b)
 			time.Sleep(ago)
 			return b
 		}
 		b := sent(time.Second)
-		if q.stalled(b); b.State() != schedule.BatchSent {
+		if b.Stalled(); b.State() != schedule.BatchSent {
 			t.Error("other calls may be sent")
 		}
-		q.schedule.Fail(q.client.now(), &b.Batch, os.ErrDeadlineExceeded, nil)
+		q.schedule.Fail(q.client.Moment(), &b.Batch, os.ErrDeadlineExceeded, nil)
 		b = sent(time.Second - time.Millisecond)
-		if q.stalled(b); b.State() != schedule.BatchDetached {
+		if b.Stalled(); b.State() != schedule.BatchDetached {
 			t.Error("others must wait though the call has a ms left")
 		}
 	})
@@ -80,9 +81,9 @@ func pause(p func()) redis.Hook {
 // fail, and is no sign that the node is away.
 func TestABatchThatIsOverFailsNoOther(t *testing.T) {
 	// a retry cannot find its records
-	apart := func(o *Settings) { o.RecordPerRequest, o.Format = true, record.Redisson313 }
+	apart := func(o *limiter.Settings) { o.RecordPerRequest, o.Format = true, record.Redisson313 }
 	for name, test := range map[string]struct {
-		options func(*Settings)
+		options func(*limiter.Settings)
 		before  bool // the limiters have been called before, so that they share a command
 		over    int
 		unknown bool // the others may have been executed, and no retry finds out
@@ -98,11 +99,11 @@ func TestABatchThatIsOverFailsNoOther(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			p.client.Tune(Tuning{Patience: time.Minute, RunsInFlight: 1})
+			p.client.Tune(limiter.Tuning{Patience: time.Minute, RunsInFlight: 1})
 			first, limiters := p.limiters[0], p.limiters[1:]
 			for _, name := range []string{"c", "d"} {
 				l := &Limiter{}
-				l.Init(p.client, name, p.limiters[0].settings, nil)
+				l.Init(p.client, name, p.limiters[0].Settings, nil)
 				limiters = append(limiters, l)
 			}
 			used := int64(1)
@@ -142,7 +143,7 @@ func TestABatchThatIsOverFailsNoOther(t *testing.T) {
 			p.rdb.AddHook(pause(func() {
 				if runs.Add(1) == 2 {
 					b.call.Late()
-					p.client.Breaker().Answer(time.Time{}, first) // the node is not away
+					p.client.Exchange.ServerBreaker().Answer(time.Time{}, first) // the node is not away
 				}
 			}))
 			p.gate.mu.Unlock()
@@ -160,7 +161,7 @@ func TestABatchThatIsOverFailsNoOther(t *testing.T) {
 					t.Errorf("limiter %d: %v, want %v", i, err, want)
 				}
 			}
-			if p.client.Breaker().Broken() {
+			if p.client.Exchange.ServerBreaker().Broken() {
 				t.Error("the node is away")
 			}
 			for i, l := range limiters {

@@ -2,29 +2,42 @@ package dispatch
 
 import (
 	"slices"
+	"sync"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/breaker"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
 // inspect.go tells what goes on in a client.
 
 // queues returns the queues of the chosen limiters, and of sets with one of them.
-func (c *Client) queues(chosen func(*Limiter) bool) []*queue {
-	return append(
-		c.registry.list(chosen),
-		c.sets.list(func(q *queue) bool { return slices.ContainsFunc(q.limiters, chosen) })...)
+func (c *Client) queues(chosen func(*limiter.Limiter) bool) []*queue {
+	return append(list(&c.registry.mu, c.registry.all, chosen), list(&c.sets.mu, c.sets.all, chosen)...)
 }
+
+// list returns the queues in a table that have a chosen limiter.
+func list[K comparable](mu *sync.Mutex, all map[K]*queue, chosen func(*limiter.Limiter) bool) (found []*queue) {
+	mu.Lock()
+	defer mu.Unlock()
+	for _, q := range all {
+		if slices.ContainsFunc(q.limiters, func(l *Limiter) bool { return chosen(&l.Limiter) }) {
+			found = append(found, q)
+		}
+	}
+	return found
+}
+
+func every(*limiter.Limiter) bool { return true }
 
 // Waiting returns the number of callers blocked now, by the names of their limiters.
 func (c *Client) Waiting() map[string]int {
 	waiting := map[string]int{}
-	for _, q := range c.queues(func(*Limiter) bool { return true }) {
+	for _, q := range c.queues(every) {
 		q.look(func(s *schedule.Queue) {
 			if n := s.Waiting(); n > 0 {
 				for _, l := range q.limiters {
-					waiting[l.name] += n
+					waiting[l.Name] += n
 				}
 			}
 		})
@@ -41,8 +54,8 @@ type Activity struct {
 }
 
 // Look returns what goes on now on the limiters with a name; "" means all limiters.
-func (c *Client) Look(limiter string) (calls Activity) {
-	for _, q := range c.queues(func(l *Limiter) bool { return limiter == "" || l.name == limiter }) {
+func (c *Client) Look(name string) (calls Activity) {
+	for _, q := range c.queues(func(l *limiter.Limiter) bool { return name == "" || l.Name == name }) {
 		q.look(func(s *schedule.Queue) {
 			calls.Waiting += s.Waiting()
 			calls.InFlight = calls.InFlight || s.Active()
@@ -54,39 +67,20 @@ func (c *Client) Look(limiter string) (calls Activity) {
 	return calls
 }
 
-// silence returns for how long the last batch sent for l has had no reply; 0 if it has one, or is
-// detached and has no waiting caller.
-func (l *Limiter) silence() time.Duration {
-	q := l.queue.Load()
-	if q == nil {
-		return 0
-	}
-	var since time.Time
-	q.look(func(s *schedule.Queue) { since = s.Unanswered() })
-	if since.IsZero() {
-		return 0
-	}
-	return time.Since(since)
-}
-
 // An Inspection is what a client holds at one time, for tests.
 type Inspection struct {
-	Queues        int  // in the registry, and of sets
-	Busy          int  // of them, those that a caller or a batch uses
-	Waiting       int  // waiting callers in all queues
-	Asking        int  // callers in all queues that do not wait, and whose call was not sent yet
-	StrayTimers   int  // timers of queues without waiting callers; Inspect stops them
-	Leases        int  // queues that hold permits ahead of demand
-	Recounting    bool // the records of a limiter are added up in the background
-	InFlight      int  // runs of the pipeline to the server that hold a slot
-	Stalled       int  // runs of it that released theirs
-	Queued        int  // batches that wait for a slot in it
-	LocalLimiters int  // limiters for which a rate or local grants are stored
+	limiter.Inspection
+	Queues      int // in the registry, and of sets
+	Busy        int // of them, those that a caller or a batch uses
+	Waiting     int // waiting callers in all queues
+	Asking      int // callers in all queues that do not wait, and whose call was not sent yet
+	StrayTimers int // timers of queues without waiting callers; Inspect stops them
+	Leases      int // queues that hold permits ahead of demand
 }
 
 // Inspect returns what the client holds.
 func (c *Client) Inspect() (i Inspection) {
-	for _, q := range c.queues(func(*Limiter) bool { return true }) {
+	for _, q := range c.queues(every) {
 		q.look(func(s *schedule.Queue) {
 			i.Queues++
 			i.Waiting += s.Waiting()
@@ -94,21 +88,14 @@ func (c *Client) Inspect() (i Inspection) {
 			if !s.Idle() {
 				i.Busy++
 			}
-			if s.Waiting() == 0 && !s.Ledger().Holds() && q.timer != nil && q.timer.Stop() {
+			if s.Waiting() == 0 && !s.Ledger().Holds() && q.alarm.stop() {
 				i.StrayTimers++
-				q.timerAt = time.Time{}
 			}
 		})
 	}
-	i.InFlight, i.Stalled, i.Queued = c.exchange.Load()
-	i.Leases = int(c.lender.holding.Load())
-	i.Recounting = c.checks.Recounts() > 0
-	i.LocalLimiters = c.localLimiters.Size()
+	i.Inspection, i.Leases = c.Client.Inspect(), int(c.holding.Load())
 	return i
 }
 
 // HasQueue reports whether the limiter refers to a queue.
 func (l *Limiter) HasQueue() bool { return l.queue.Load() != nil }
-
-// Breaker returns the breaker of the pipeline to the server, for tests.
-func (c *Client) Breaker() *breaker.Breaker { return c.exchange.ServerBreaker() }

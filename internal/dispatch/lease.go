@@ -4,12 +4,13 @@ import (
 	"runtime"
 
 	"github.com/rratelimiter/rratelimiter/internal/lease"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/span"
 )
 
 // lease.go answers requests from leases (WithLease), permits that batches take ahead so that later
-// requests need no call, and asks for leases. The ledger of a queue holds them; lender.go gives
+// requests need no call, and asks for leases. The ledger of a queue holds them; giveback.go gives
 // them back. Package lease says why no window of the interval exceeds the rate.
 
 // answersInARow is how many requests the lease or the deny cache of a limiter answers before the
@@ -42,7 +43,7 @@ func (l *Limiter) fromLease(n int64, detail bool, sources []Source) (Result, loa
 	if !q.ledger.Holds() {
 		return Result{}, loan{}
 	}
-	now := l.client.now()
+	now := l.client.Moment()
 	held, left, refill := q.ledger.Grant(n, now)
 	switch {
 	case held == nil:
@@ -81,7 +82,7 @@ func granted(held *lease.Lease, left int64, now lease.Moment, detail bool) Resul
 // fills in the sources, unless they are nil. Otherwise what was taken goes back to the leases.
 func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []Source) ([]Result, bool) {
 	for _, l := range limiters {
-		if l.settings.Lease == 0 {
+		if l.Settings.Lease == 0 {
 			return nil, false
 		}
 	}
@@ -101,4 +102,24 @@ func (c *Client) allFromLeases(permits []int64, limiters []*Limiter, sources []S
 		}
 	}
 	return results, true
+}
+
+// Leased returns how many permits this client holds ahead of demand for a limiter, whatever the
+// options of its handles.
+func (l *Limiter) Leased() (n int64) {
+	for _, q := range l.leasing() {
+		q.look(func(s *schedule.Queue) { n += s.Ledger().Held(l.client.Moment()) })
+	}
+	return n
+}
+
+// leasing returns the queues of a limiter that can have leases.
+func (l *Limiter) leasing() []*queue {
+	if !l.client.leases.Load() {
+		return nil
+	}
+	r := &l.client.registry
+	return list(&r.mu, r.all, func(other *limiter.Limiter) bool {
+		return other.Settings.Lease > 0 && other.Key() == l.Key()
+	})
 }

@@ -21,20 +21,17 @@ import (
 // such limiters another one.
 type queue struct {
 	client   *Client
-	limiters []*Limiter             // those that are asked together, mostly one
-	targets  []exchange.Target      // the same
-	table    table                  // in which it is found
-	body     func(*batch) batchBody // which of its bodies the call of a batch has
-	ledger   *lease.Ledger          // of the schedule: for Holds and Grant, without the lock
-	joins    bool                   // records of several batches are joined
+	limiters []*Limiter        // those that are asked together, mostly one
+	targets  []exchange.Target // the same
+	table    table             // in which it is found
+	ledger   *lease.Ledger     // of the schedule: for Holds and Grant, without the lock
 
 	mu       sync.Mutex // guards the fields below
 	schedule *schedule.Queue
 	// closed once no permits of leases are being given back; nil: nobody waits for that
 	returned          chan struct{}
-	timer             *time.Timer        // calls onTimer; nil: it was never needed
-	timerAt           time.Time          // when it fires, by the monotonic clock; zero: it is not set
-	grants            protocol.RecentIDs // of the latest grants, if joins
+	alarm             alarm
+	grants            protocol.RecentIDs // of the latest grants, if their records may be joined
 	redissonCheckedAt time.Time          // when the server was last asked whether Redisson uses it
 	parked            bool               // its table was told that it is idle
 	dropped           bool               // no longer in its table: a caller must enter again
@@ -42,21 +39,22 @@ type queue struct {
 
 // A table holds queues.
 type table interface {
-	idle(q *queue) // q is idle, or was just now
+	idle(q *queue)           // q is idle, or was just now
+	body(b *batch) batchBody // which of its bodies the call of a batch has
 }
 
 // newQueue returns a queue with the settings that follow from its limiters, and others that are
 // given.
-func newQueue(t table, body func(*batch) batchBody, s schedule.Settings, limiters ...*Limiter) *queue {
+func newQueue(t table, s schedule.Settings, limiters ...*Limiter) *queue {
 	c := limiters[0].client
-	q := &queue{client: c, limiters: limiters, table: t, body: body, joins: s.Granularity}
-	s.Limiters, s.Linger, s.Identity = len(limiters), c.tuning.Linger, c.identity
+	q := &queue{client: c, limiters: limiters, table: t}
+	s.Limiters, s.Linger, s.Identity = len(limiters), c.Linger, c.Identity()
 	s.Jitter = func(d time.Duration) time.Duration { return rand.N(d) }
 	s.Leaving = func(r *schedule.Request) bool { return r.Owner.(*request).ctx.Err() != nil }
 	for _, l := range limiters {
-		s.RecordPerRequest = s.RecordPerRequest || l.settings.RecordPerRequest
-		s.ServerTime = s.ServerTime || l.settings.ServerTime
-		s.FailFast = s.FailFast || l.settings.FailFast
+		s.RecordPerRequest = s.RecordPerRequest || l.Settings.RecordPerRequest
+		s.ServerTime = s.ServerTime || l.Settings.ServerTime
+		s.FailFast = s.FailFast || l.Settings.FailFast
 		q.targets = append(q.targets, l)
 	}
 	q.schedule = schedule.New(s)
@@ -128,21 +126,21 @@ func (q *queue) exitFor(ctx context.Context, r *request) {
 // do is exitFor without the effects on other queues, which it returns.
 func (q *queue) do(ctx context.Context, r *request) schedule.Effects {
 	var few [2]*schedule.Batch
-	send, fx := q.schedule.Next(few[:0], q.client.now, q.open)
+	send, fx := q.schedule.Next(few[:0], q.client.Moment, q.open)
 	if fx.Spare != nil {
 		fx.Spare.Owner.(*batch).recycle()
 	}
 	for _, b := range send {
 		q.begin(b.Owner.(*batch))
 	}
-	q.client.lender.giveBackLater(q, fx.Back)
-	q.setTimer(fx.Wake)
+	q.giveBackLater(fx.Back)
+	q.alarm.set(fx.Wake, q)
 	parks := !q.parked && q.schedule.Idle()
 	q.parked = q.parked || parks
 	inline := r != nil && len(send) == 1 && send[0].Requests() == 1 && r.InFlight() && !hurried(ctx)
 	q.mu.Unlock()
 	for _, b := range send {
-		q.client.exchange.Send(&b.Owner.(*batch).call, inline)
+		q.client.Exchange.Send(&b.Owner.(*batch).call, inline)
 	}
 	if parks {
 		q.table.idle(q)
@@ -157,24 +155,37 @@ func hurried(ctx context.Context) bool {
 	return bounded && time.Until(deadline) < pipeline.ShortestStall
 }
 
-// setTimer sets the timer to when the schedule wakes.
-func (q *queue) setTimer(at time.Time) {
-	if at.Equal(q.timerAt) {
+// onAlarm lets the schedule look at the time.
+func (q *queue) onAlarm() {
+	q.mu.Lock()
+	q.alarm.at = time.Time{}
+	q.exit()
+}
+
+// An alarm is the timer of a queue. The lock of the queue guards it.
+type alarm struct {
+	timer *time.Timer // nil: it was never needed
+	at    time.Time   // when it fires, by the monotonic clock; zero: it is not set
+}
+
+// set lets onAlarm of q be called at a time; zero: it is not called.
+func (a *alarm) set(at time.Time, q *queue) {
+	if at.Equal(a.at) {
 		return
 	}
-	q.timerAt = at
+	a.at = at
 	switch {
 	case at.IsZero():
-		q.timer.Stop()
-	case q.timer == nil:
-		q.timer = time.AfterFunc(time.Until(at), q.onTimer)
+		a.timer.Stop()
+	case a.timer == nil:
+		a.timer = time.AfterFunc(time.Until(at), q.onAlarm)
 	default:
-		q.timer.Reset(time.Until(at))
+		a.timer.Reset(time.Until(at))
 	}
 }
 
-func (q *queue) onTimer() {
-	q.mu.Lock()
-	q.timerAt = time.Time{}
-	q.exit()
+// stop stops the timer, and reports whether it was set.
+func (a *alarm) stop() bool {
+	a.at = time.Time{}
+	return a.timer != nil && a.timer.Stop()
 }

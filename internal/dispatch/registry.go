@@ -1,14 +1,18 @@
 package dispatch
 
 import (
+	"context"
 	"maps"
 	"sync"
 
+	"github.com/rratelimiter/rratelimiter/internal/breaker"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// The registry of a client's queues: those in use, and a few that were used recently. Nothing is
-// kept of other names.
+// registry.go has the queues of single limiters: those in use, and a few that were used recently.
+// Nothing is kept of other names.
 
 // SpareQueues is how many idle queues are kept at most, since a name that was used once is mostly
 // used again.
@@ -26,7 +30,7 @@ type registry struct {
 // A queueKey identifies a queue. Limiters with equal keys share it.
 type queueKey struct {
 	name     string // of the configuration key
-	settings Settings
+	settings limiter.Settings
 }
 
 // enter returns the queue of l, locked. exit unlocks it.
@@ -34,7 +38,7 @@ func (c *Client) enter(l *Limiter) *queue {
 	if q := l.queue.Load(); q != nil && q.lock() {
 		return q
 	}
-	key := queueKey{l.Key(), l.settings}
+	key := queueKey{l.Key(), l.Settings}
 	c.registry.mu.Lock()
 	q := c.registry.all[key]
 	if q == nil {
@@ -50,14 +54,62 @@ func (c *Client) enter(l *Limiter) *queue {
 
 // queueOf returns a new queue of a limiter.
 func (ls *registry) queueOf(l *Limiter) *queue {
-	s := &l.settings
-	q := newQueue(ls, func(b *batch) batchBody { return &b.single }, schedule.Settings{
+	s := &l.Settings
+	q := newQueue(ls, schedule.Settings{
 		Granularity: s.Bucket() > 0, DenyCache: s.DenyCache > 0, Enforced: s.Enforced,
-		Lease: s.Lease, Holding: &l.client.lender.holding,
+		Lease: s.Lease, Holding: &l.client.holding,
 	}, l)
 	q.targets[0] = &queueTarget{Limiter: l}
 	return q
 }
+
+// A singleBody is the body of a batch for one limiter.
+type singleBody struct {
+	limiter.Acquire
+	batch *batch
+}
+
+func (b *singleBody) prepare(of *batch) {
+	b.batch, b.Limiter = of, &of.queue.limiters[0].Limiter
+	b.Ask.Check, b.Free = b.Limiter.Unchecked()
+	b.Request.Next(of.queue.grants)
+}
+
+func (b *singleBody) checks(int) bool { return b.Ask.Check }
+
+// granted keeps the ids of the record if later batches may join it.
+func (b *singleBody) granted() {
+	if b.Limiter.Settings.Bucket() > 0 {
+		b.batch.queue.grants.Add(b.Request.ID())
+	}
+}
+
+// Enforce sets the limiter's own rate in the place of another one. If no attempt has had an effect,
+// the batch may bring a lease afterwards.
+func (b *singleBody) Enforce(ctx context.Context, a *script.Attempts) error {
+	err := b.Acquire.Enforce(ctx, a)
+	if q := b.batch.queue; err == nil && !a.MaybeExecuted() {
+		q.look(func(s *schedule.Queue) {
+			if !b.Limiter.Changes() {
+				s.Renew(&b.batch.Batch)
+			}
+		})
+	}
+	return err
+}
+
+// body returns the body of a batch for one limiter.
+func (*registry) body(b *batch) batchBody { return &b.single }
+
+// A queueTarget is a limiter as the calls of its queue ask it: if the Redis client shows no nodes,
+// each queue has a breaker.
+type queueTarget struct {
+	*Limiter
+	breaker breaker.Breaker
+}
+
+// Breaker returns the breaker of the queue.
+func (t *queueTarget) Breaker() *breaker.Breaker { return &t.breaker }
 
 // idle parks a queue in the place of the one that was parked first. That one is dropped if it is
 // idle; otherwise it is parked again when it becomes idle.
@@ -72,21 +124,8 @@ func (ls *registry) idle(q *queue) {
 	}
 	l := out.limiters[0]
 	l.queue.CompareAndSwap(out, nil)
-	delete(ls.all, queueKey{l.Key(), l.settings})
+	delete(ls.all, queueKey{l.Key(), l.Settings})
 	if ls.most > 16*SpareQueues && len(ls.all) < ls.most/8 {
 		ls.most, ls.all = len(ls.all), maps.Collect(maps.All(ls.all))
 	}
-}
-
-// list returns the queues of the chosen limiters.
-func (ls *registry) list(chosen func(*Limiter) bool) []*queue {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	var found []*queue
-	for _, q := range ls.all {
-		if chosen(q.limiters[0]) {
-			found = append(found, q)
-		}
-	}
-	return found
 }

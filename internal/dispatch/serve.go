@@ -2,16 +2,72 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"time"
 
-	"github.com/rratelimiter/rratelimiter/internal/denycache"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // serve.go answers the requests of callers.
+
+// An Ask holds the parameters of one caller's request.
+type Ask struct {
+	N int64 // permits; of a set, they are an argument of ServeAll
+	// the result has NextAfter, ResetAfter, and RetryAfter even if the caller does not wait
+	Detail  bool
+	Fresh   bool      // the deny cache does not answer
+	Waits   bool      // the request stays queued until it is granted
+	Until   time.Time // the end of the caller's timeout, by the client's clock; zero: none
+	Sources []Source  // of the limiters, filled in with a grant; nil: not needed
+	Taken   int64     // filled in, if a request that waits may take instalments: permits that it took
+}
+
+// A Source tells where granted permits came from, so that they can be given back.
+type Source struct {
+	Local bool  // granted by this process, not by Redis
+	At    int64 // score of the record, or when the process granted, µs
+}
+
+// A request is an Ask under way. It is guarded by queue.mu until done receives; from then on it
+// belongs to the caller.
+type request struct {
+	schedule.Request
+	ctx     context.Context // of the caller
+	done    chan struct{}   // capacity 1: it receives once, when the request is settled
+	sources []Source        // of the limiters, filled in with a grant; nil: not needed
+}
+
+// newRequest returns a request for a. If it waits, it does so at most until ctx ends. The pool
+// belongs to the client and is not global: a channel belongs to the synctest bubble of one test, as
+// a client does.
+func (c *Client) newRequest(ctx context.Context, a *Ask, kind schedule.Kind) *request {
+	r, ok := c.requests.Get().(*request)
+	if !ok {
+		r = &request{done: make(chan struct{}, 1)}
+	}
+	r.Request = schedule.Request{
+		Permits: protocol.Permits{First: a.N}, Kind: kind, Detail: a.Detail, Next: a.Detail, Until: a.Until,
+		End: a.Until, Owner: r,
+	}
+	r.ctx, r.sources = ctx, a.Sources
+	if a.Waits {
+		r.Kind = schedule.Wait
+		if deadline, ok := ctx.Deadline(); ok {
+			if end := c.Clock().Add(time.Until(deadline)); r.End.IsZero() || end.Before(r.End) {
+				r.End = end
+			}
+		}
+	}
+	return r
+}
+
+// recycle returns r to the pool. Its caller must have received from done.
+func (c *Client) recycle(r *request) {
+	*r = request{done: r.done}
+	c.requests.Put(r)
+}
 
 // Serve answers a request: from a lease, which it reports, from the deny cache, or by a call that
 // it shares with other callers.
@@ -19,14 +75,14 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 	if err := ctx.Err(); err != nil {
 		return Result{}, false, err
 	}
-	if l.settings.Lease > 0 {
+	if l.Settings.Lease > 0 {
 		if result, from := l.fromLease(a.N, a.Detail, a.Sources); from.lease != nil {
 			return result, true, nil
 		}
 	}
-	cached := !a.Waits && !a.Fresh && l.settings.DenyCache > 0
+	cached := !a.Waits && !a.Fresh && l.Settings.DenyCache > 0
 	if cached {
-		if result, known := l.fromDenyCache(a.N); known != nil {
+		if result, known := l.Refusal(a.N); known != nil {
 			if known.Hit()%answersInARow == 0 {
 				runtime.Gosched()
 			}
@@ -34,48 +90,17 @@ func (l *Limiter) Serve(ctx context.Context, a *Ask) (result Result, leased bool
 		}
 	}
 	r := l.client.newRequest(ctx, a, schedule.Try)
-	r.Detail = r.Detail || cached // a refusal is stored with its times
-	if a.Waits {
-		l.client.waits(ctx, r)
-	}
+	r.Detail = r.Detail || cached         // a refusal is stored with its times
 	var instalments *schedule.Instalments // r is recycled at the end
-	if a.Waits && a.Until.IsZero() && l.settings.Instalments {
+	if a.Waits && a.Until.IsZero() && l.Settings.Instalments {
 		instalments = new(schedule.Instalments)
 		r.Instalments = instalments
 	}
-	outcome, err := l.join(ctx, r)
+	outcome, err := l.client.enter(l).serve(ctx, r)
 	if instalments != nil {
 		a.Taken = instalments.Taken
 	}
 	return outcome.First.Result, false, err
-}
-
-// waits makes a request one that waits, at most until ctx ends.
-func (c *Client) waits(ctx context.Context, r *request) {
-	r.Kind = schedule.Wait
-	if deadline, ok := ctx.Deadline(); ok {
-		if end := c.Clock().Add(time.Until(deadline)); r.End.IsZero() || end.Before(r.End) {
-			r.End = end
-		}
-	}
-}
-
-// fromDenyCache returns the refusal in the deny cache that holds for a request, and the result that
-// it gives; nil if there is none.
-func (l *Limiter) fromDenyCache(n int64) (Result, *denycache.Refusal) {
-	now := l.client.Clock()
-	known := l.client.denyCache.Find(l.Key(), n, now, l.enforced)
-	if known == nil {
-		return Result{}, nil
-	}
-	result := Result{
-		Limit: known.Limit, Remaining: known.Left, RetryAfter: known.Free.Sub(now), NextAfter: known.Next.Sub(now),
-		ResetAfter: known.Reset.Sub(now),
-	}
-	if result.NextAfter <= 0 { // a permit has returned, and it is not known when the one after it does
-		result.NextAfter = result.RetryAfter
-	}
-	return result, known
 }
 
 // UpTo takes as many permits as are free now, at most n, and returns how many it took. While
@@ -85,35 +110,22 @@ func (l *Limiter) UpTo(ctx context.Context, n int64, sources []Source) (int64, e
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	outcome, err := l.join(ctx, l.client.newRequest(ctx, &Ask{N: n, Sources: sources}, schedule.UpTo))
+	outcome, err := l.client.enter(l).serve(ctx, l.client.newRequest(ctx, &Ask{N: n, Sources: sources}, schedule.UpTo))
 	return outcome.Taken, err
 }
 
-// join adds a request to the queue of its limiter and returns its outcome. It blocks until that is
-// known, the timeout of the request is over (the zero Outcome) or ctx ends.
-func (l *Limiter) join(ctx context.Context, r *request) (schedule.Outcome, error) {
-	return l.client.enter(l).serve(ctx, r)
-}
-
-// serve adds a request to the queue, which it unlocks, and returns its outcome.
+// serve adds a request to the queue, which it unlocks, and returns its outcome. It blocks until
+// that is known, the timeout of the request is over (the zero Outcome) or ctx ends.
 func (q *queue) serve(ctx context.Context, r *request) (schedule.Outcome, error) {
 	if r.Kind == schedule.Wait {
-		q.client.waiting.Add(1)
+		q.client.Blocked.Add(1)
 	}
 	if q.schedule.Join(&r.Request); r.Settled() { // it is in no batch
 		r.done <- struct{}{}
 	}
 	q.exitFor(ctx, r)
 	outcome, err := q.await(ctx, r)
-	return outcome, q.client.forCaller(ctx, err)
-}
-
-// forCaller returns the error of a request for its caller, whose context may have ended meanwhile.
-func (c *Client) forCaller(ctx context.Context, err error) error {
-	if errors.Is(err, script.ErrUnavailable) {
-		return script.Failure(ctx, c.exchange.Timeout(), err)
-	}
-	return err
+	return outcome, q.client.ForCaller(ctx, err)
 }
 
 // await returns the outcome of a request.
@@ -161,6 +173,22 @@ func (q *queue) abandon(r *request, cause error) (outcome schedule.Outcome, err 
 	return outcome, err
 }
 
+// undo waits for the reply to a request whose caller's context ended, and gives back what it was
+// granted.
+func (q *queue) undo(r *request) {
+	<-r.done
+	if r.Outcome.First.Allowed {
+		for i, l := range q.limiters {
+			n := *r.Permits.Of(i)
+			if r.Kind == schedule.UpTo {
+				n = r.Outcome.Taken
+			}
+			_, _ = l.Undo(context.Background(), n, r.sources[i])
+		}
+	}
+	q.client.recycle(r)
+}
+
 // giveUp ends r because its timeout is over, and reports whether it did. A request that is in
 // flight stays: the reply comes soon, and settles it. If its last call is due and the timer of the
 // queue is late, that call is sent now.
@@ -180,17 +208,6 @@ func (q *queue) leave(r *request) {
 		carrier.Owner.(*batch).present.Add(-1)
 	}
 	if r.Kind == schedule.Wait {
-		q.client.waiting.Add(-1)
+		q.client.Blocked.Add(-1)
 	}
-}
-
-// stalled lets the queue send its next batch before b, which takes too long, is complete. It does
-// nothing once the call timeout of b is over: b is then completed at once, and may fail the
-// requests queued behind it.
-func (q *queue) stalled(b *batch) {
-	q.event(func(s *schedule.Queue) {
-		if b.call.InTime() {
-			s.Stalled(q.client.now(), &b.Batch)
-		}
-	})
 }

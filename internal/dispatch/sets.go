@@ -7,8 +7,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
+	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
 // sets.go asks several limiters that grant together: a set of limiters has a queue, as one limiter
@@ -36,7 +38,7 @@ func (c *Client) enterSet(limiters []*Limiter, r *request) *queue {
 	var hash maphash.Hash
 	hash.SetSeed(setSeed)
 	for _, l := range limiters {
-		maphash.WriteComparable(&hash, queueKey{l.Key(), l.settings})
+		maphash.WriteComparable(&hash, queueKey{l.Key(), l.Settings})
 	}
 	sum := hash.Sum64()
 	c.sets.mu.Lock()
@@ -57,7 +59,7 @@ func (c *Client) enterSet(limiters []*Limiter, r *request) *queue {
 	return q
 }
 
-func same(a, b *Limiter) bool { return a.Key() == b.Key() && a.settings == b.settings }
+func same(a, b *Limiter) bool { return a.Key() == b.Key() && a.Settings == b.Settings }
 
 // reserve adds the reservations of a request of a set. The limiters take no permits ahead while it
 // waits.
@@ -66,7 +68,7 @@ func (r *request) reserve(set *queue) {
 		res := &schedule.Reservation{N: *r.Permits.Of(i), Owner: set}
 		l.look(func(q *queue) {
 			q.schedule.Reserve(res, set.schedule.LastReservation(i))
-			q.client.lender.giveBackLater(q, q.ledger.Returns()) // what else follows can wait
+			q.giveBackLater(q.ledger.Returns()) // what else follows can wait
 		})
 		r.Reservations = append(r.Reservations, res)
 	}
@@ -78,7 +80,7 @@ func (q *queue) tell(fx *schedule.Effects) {
 	outdated := fx.Outdated
 	for _, n := range fx.Tell {
 		l := q.client.enter(q.limiters[n.Limiter])
-		l.schedule.Hear(q.client.now(), n)
+		l.schedule.Hear(q.client.Moment(), n)
 		outdated = append(outdated, l.do(context.Background(), nil).Outdated...)
 	}
 	earliest := make(map[any]time.Time, len(outdated))
@@ -98,18 +100,43 @@ func (q *queue) tell(fx *schedule.Effects) {
 // queueOf returns a new queue of a set.
 func (s *sets) queueOf(set uint64, limiters []*Limiter) *queue {
 	settings := schedule.SetSettings{
-		InFront: func(limiter int, reservations []*schedule.Reservation, now time.Time) (front []schedule.Front) {
-			limiters[limiter].look(func(q *queue) { front = q.schedule.InFront(reservations, now) })
+		InFront: func(i int, reservations []*schedule.Reservation, now time.Time) (front []schedule.Front) {
+			limiters[i].look(func(q *queue) { front = q.schedule.InFront(reservations, now) })
 			return front
 		},
 	}
 	for i, l := range limiters {
-		if l.settings.Lease > 0 {
+		if l.Settings.Lease > 0 {
 			settings.Lending = append(settings.Lending, i)
 		}
 	}
-	t := setTable{s, set}
-	return newQueue(t, func(b *batch) batchBody { return &b.joint }, schedule.Settings{Set: settings}, limiters...)
+	return newQueue(setTable{s, set}, schedule.Settings{Set: settings}, limiters...)
+}
+
+// An allowAllBody is the body of a batch for several limiters.
+type allowAllBody struct {
+	limiter.AllowAll
+	limiters []*Limiter
+}
+
+func (b *allowAllBody) prepare(of *batch) {
+	q := of.queue
+	b.limiters, b.Failed = q.limiters, -1
+	b.Request.Next(len(q.limiters), &of.Ask)
+	for i, l := range q.limiters {
+		part := &b.Request.Parts[i]
+		part.Encoder, part.Rebuild = l.Encoder(), q.schedule.Rebuild(i)
+		part.Check, part.Free = l.Unchecked()
+	}
+}
+
+func (b *allowAllBody) checks(i int) bool { return b.Request.Parts[i].Check }
+func (b *allowAllBody) granted()          {}
+
+// Enforce sets the own rate of the limiter that refused.
+func (b *allowAllBody) Enforce(ctx context.Context, _ *script.Attempts) error {
+	b.Request.Parts[b.Failed].Sets++
+	return b.limiters[b.Failed].Enforce(ctx)
 }
 
 // A setTable is the table of sets as one of them sees it.
@@ -117,6 +144,9 @@ type setTable struct {
 	*sets
 	set uint64 // which one
 }
+
+// body returns the body of a batch for several limiters.
+func (setTable) body(b *batch) batchBody { return &b.joint }
 
 // idle drops the queue of a set at once.
 func (t setTable) idle(q *queue) {
@@ -129,18 +159,6 @@ func (t setTable) idle(q *queue) {
 	if t.all[t.set] == q {
 		delete(t.all, t.set)
 	}
-}
-
-// list returns the chosen queues of sets.
-func (s *sets) list(chosen func(*queue) bool) (found []*queue) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, q := range s.all {
-		if chosen(q) {
-			found = append(found, q)
-		}
-	}
-	return found
 }
 
 // ServeAll answers a request to several limiters, from their leases or else by one script: all of
@@ -159,9 +177,6 @@ func (c *Client) ServeAll(
 	}
 	r := c.newRequest(ctx, a, schedule.Try)
 	r.Permits = protocol.Permits{First: permits[0], Rest: permits[1:]}
-	if a.Waits {
-		c.waits(ctx, r)
-	}
 	outcome, err := c.enterSet(limiters, r).serve(ctx, r)
 	if err != nil {
 		return nil, false, err

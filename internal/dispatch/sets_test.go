@@ -15,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/exchange"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
@@ -44,11 +45,11 @@ type pair struct {
 	limiters []*Limiter
 	now      atomic.Int64 // µs
 	mu       sync.Mutex   // guards seen
-	seen     []Call
+	seen     []limiter.Call
 }
 
 // newPair returns two limiters with rates per minute, whose scripts are loaded.
-func newPair(t *testing.T, s *redistest.Server, a, b int64, options func(*Settings)) *pair {
+func newPair(t *testing.T, s *redistest.Server, a, b int64, options func(*limiter.Settings)) *pair {
 	p := &pair{t: t, rdb: s.Client()}
 	p.rdb.FlushAll(t.Context())
 	for _, script := range []*script.Script{protocol.AllowAllScript, protocol.AcquireManyScript} {
@@ -58,17 +59,20 @@ func newPair(t *testing.T, s *redistest.Server, a, b int64, options func(*Settin
 	}
 	p.gate = &gate{Client: p.rdb}
 	p.now.Store(1_700_000_000_000_000)
-	p.client = New(Config{
-		Redis: p.gate, ID: "me", Clock: func() time.Time { return time.UnixMicro(p.now.Load()) }, CallTimeout: 20 * time.Second,
-		Observe: func(c Call) {
+	p.client = New(limiter.Config{
+		Redis:       p.gate,
+		ID:          "me",
+		Clock:       func() time.Time { return time.UnixMicro(p.now.Load()) },
+		CallTimeout: 20 * time.Second,
+		Observe: func(c limiter.Call) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.seen = append(p.seen, c)
 		},
 	})
-	p.client.Tune(Tuning{Patience: time.Minute}) // a gate that is shut is no stall
+	p.client.Tune(limiter.Tuning{Patience: time.Minute}) // a gate that is shut is no stall
 	for i, permits := range []int64{a, b} {
-		settings := Settings{Options: protocol.Options{Own: protocol.Rate{Permits: permits, Interval: 60_000}}}
+		settings := limiter.Settings{Options: protocol.Options{Own: protocol.Rate{Permits: permits, Interval: 60_000}}}
 		if options != nil {
 			options(&settings)
 		}
@@ -114,11 +118,13 @@ func (p *pair) queued() (n int) {
 
 // calls returns what the observer sees of the shared call that takes so many permits, for each
 // limiter.
-func (p *pair) calls(permits int64) (seen []Call) {
+func (p *pair) calls(permits int64) (seen []limiter.Call) {
 	p.t.Helper()
 	for start := time.Now(); ; time.Sleep(100 * time.Microsecond) {
 		p.mu.Lock()
-		seen = slices.DeleteFunc(slices.Clone(p.seen), func(c Call) bool { return c.Permits != permits })
+		seen = slices.DeleteFunc(slices.Clone(p.seen), func(c limiter.Call) bool {
+			return c.Permits.Granted != permits
+		})
 		p.mu.Unlock()
 		if len(seen) == len(p.limiters) {
 			return seen
@@ -145,7 +151,8 @@ func (a *asked) want(t *testing.T, what string, allowed bool, remaining [2]int64
 	for i, r := range a.results {
 		if r.Allowed != allowed || r.Remaining != remaining[i] || r.RetryAfter > 0 != waits[i] {
 			t.Errorf(
-				"%s, limiter %d: %+v, want allowed %v, %d remaining, a wait %v", what, i, r, allowed, remaining[i], waits[i],
+				"%s, limiter %d: %+v, want allowed %v, %d remaining, a wait %v", what, i, r, allowed, remaining[i],
+				waits[i],
 			)
 		}
 	}
@@ -177,9 +184,10 @@ func TestAllowAllShares(t *testing.T) {
 			t.Errorf("%d calls", calls)
 		}
 		second := p.calls(7)
-		for i, want := range []Call{
-			{Limiter: "a", Callers: 6, Granted: 3, Denied: 2, Permits: 7, Attempts: 1},
-			{Limiter: "b", Callers: 6, Granted: 3, Denied: 3, Permits: 7, Attempts: 1},
+		callers := func(denied int) limiter.Callers { return limiter.Callers{Carried: 6, Granted: 3, Denied: denied} }
+		for i, want := range []limiter.Call{
+			{Limiter: "a", Callers: callers(2), Permits: limiter.Permits{Granted: 7}, Attempts: 1},
+			{Limiter: "b", Callers: callers(3), Permits: limiter.Permits{Granted: 7}, Attempts: 1},
 		} {
 			if second[i].Latency = 0; second[i] != want {
 				t.Errorf("seen is %+v, want %+v", second[i], want)
@@ -194,8 +202,8 @@ func TestAllowAllShares(t *testing.T) {
 }
 
 // recorded returns the permits in the records of a limiter.
-func (p *pair) recorded(limiter int) (sum int64) {
-	all, err := p.rdb.ZRange(p.t.Context(), p.limiters[limiter].keyNames[keys.Permits], 0, -1).Result()
+func (p *pair) recorded(i int) (sum int64) {
+	all, err := p.rdb.ZRange(p.t.Context(), p.limiters[i].Keys()[keys.Permits], 0, -1).Result()
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -209,7 +217,7 @@ func (p *pair) recorded(limiter int) (sum int64) {
 // With WithRecordPerRequest, each grant of a shared call has a record of its own in that limiter.
 func TestAllowAllSharesWithARecordForEach(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		p := newPair(t, s, 100, 5, func(o *Settings) { o.RecordPerRequest = o.Own.Permits == 100 })
+		p := newPair(t, s, 100, 5, func(o *limiter.Settings) { o.RecordPerRequest = o.Own.Permits == 100 })
 		all := []*asked{p.shut()}
 		for range 6 {
 			all = append(all, p.ask(t.Context(), 2, 1))
@@ -221,7 +229,7 @@ func TestAllowAllSharesWithARecordForEach(t *testing.T) {
 			}
 		}
 		for i, want := range []int64{5, 2} {
-			if got := p.rdb.ZCard(t.Context(), p.limiters[i].keyNames[keys.Permits]).Val(); got != want {
+			if got := p.rdb.ZCard(t.Context(), p.limiters[i].Keys()[keys.Permits]).Val(); got != want {
 				t.Errorf("limiter %d has %d records, want %d", i, got, want)
 			}
 		}
@@ -255,7 +263,7 @@ func TestAllowAllIsLeft(t *testing.T) {
 	p.gate.mu.Unlock()
 	third.want(t, "third", true, [2]int64{6, 6}, [2]bool{})
 	for _, c := range p.calls(1) {
-		if c.Callers != 1 || c.Granted != 0 || c.Unclaimed != 1 {
+		if c.Callers.Carried != 1 || c.Callers.Granted != 0 || c.Permits.Unclaimed != 1 {
 			t.Errorf("of the call that was left, seen is %+v", c)
 		}
 	}
@@ -300,7 +308,7 @@ func TestAllowAllGrantsTheRate(t *testing.T) {
 		if calls := p.gate.calls.Load(); calls > callers*each/2 {
 			t.Errorf("%d calls for %d requests", calls, callers*each)
 		}
-		left := func() int { return len(p.client.sets.list(func(*queue) bool { return true })) }
+		left := func() int { return len(list(&p.client.sets.mu, p.client.sets.all, every)) }
 		for start := time.Now(); left() > 0; time.Sleep(time.Millisecond) { // the queue may linger
 			if time.Since(start) > 10*time.Second {
 				t.Fatalf("%d sets are left", left())
@@ -312,15 +320,15 @@ func TestAllowAllGrantsTheRate(t *testing.T) {
 // If the connection breaks after a shared call was executed, its next attempt finds what was
 // granted: nothing is taken twice, and who was refused asks again.
 func TestAllowAllIsFoundAgain(t *testing.T) {
-	for _, options := range []func(*Settings){
+	for _, options := range []func(*limiter.Settings){
 		nil,
-		func(o *Settings) { o.RecordPerRequest = true },
-		func(o *Settings) { o.Granularity = time.Second },
+		func(o *limiter.Settings) { o.RecordPerRequest = true },
+		func(o *limiter.Settings) { o.Granularity = time.Second },
 	} {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 			p := newPair(t, s, 10, 8, options)
-			p.client.exchange = exchange.New(&loser{gate: p.gate, lost: 2}, 20*time.Second, p.client.config.Clock)
-			p.client.Tune(Tuning{Patience: time.Minute})
+			p.client.Exchange = exchange.New(&loser{gate: p.gate, lost: 2}, 20*time.Second, p.client.Config.Clock)
+			p.client.Tune(limiter.Tuning{Patience: time.Minute})
 			all := []*asked{p.shut()}
 			for range 5 {
 				all = append(all, p.ask(t.Context(), 2, 2))
@@ -362,7 +370,7 @@ func TestAllowAllResetWhereExpiredRecordsRemain(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := newPair(t, s, 10_000, 10_000, nil)
 		const expired = 4500
-		records, names := make([]redis.Z, expired), p.limiters[0].keyNames
+		records, names := make([]redis.Z, expired), p.limiters[0].Keys()
 		for i := range records {
 			records[i] = redis.Z{Score: 1_600_000_000_000, Member: fmt.Sprintf("\x08%08d\x01\x00\x00\x00", i)}
 		}
@@ -386,8 +394,8 @@ func TestAllowAllResetWhereExpiredRecordsRemain(t *testing.T) {
 // its callers.
 func TestAllowAllFailsTheQueue(t *testing.T) {
 	p := newPair(t, redistest.Embedded(t), 10, 10, nil)
-	p.client.exchange = exchange.New(p.gate, time.Second, p.client.config.Clock)
-	p.client.Tune(Tuning{Patience: time.Minute})
+	p.client.Exchange = exchange.New(p.gate, time.Second, p.client.Config.Clock)
+	p.client.Tune(limiter.Tuning{Patience: time.Minute})
 	defer p.gate.mu.Unlock()
 	for i, a := range []*asked{p.shut(), p.ask(t.Context(), 2, 2), p.ask(t.Context(), 3, 3)} {
 		if <-a.done; !errors.Is(a.err, os.ErrDeadlineExceeded) {
@@ -400,8 +408,8 @@ func TestAllowAllFailsTheQueue(t *testing.T) {
 		t.Errorf("%d calls were seen: %+v", len(p.seen), p.seen)
 	}
 	for _, c := range p.seen {
-		if c.Callers != 3 || c.Denied != 3 {
-			t.Errorf("%d callers, %d of them denied, want 3", c.Callers, c.Denied)
+		if c.Callers.Carried != 3 || c.Callers.Denied != 3 {
+			t.Errorf("%d callers, %d of them denied, want 3", c.Callers.Carried, c.Callers.Denied)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 )
@@ -27,13 +28,13 @@ func newRig(t *testing.T, s *redistest.Server) *rig {
 	r := &rig{t: t, ctx: t.Context(), rdb: s.Client()}
 	r.ms.Store(time.Now().UnixMilli())
 	clock := func() time.Time { return time.UnixMilli(r.ms.Load()) }
-	r.c = dispatch.New(dispatch.Config{Redis: r.rdb, ID: "me", Clock: clock, CallTimeout: 20 * time.Second})
+	r.c = dispatch.New(limiter.Config{Redis: r.rdb, ID: "me", Clock: clock, CallTimeout: 20 * time.Second})
 	return r
 }
 
 func (r *rig) limiter(name string) *dispatch.Limiter {
 	l := &dispatch.Limiter{}
-	l.Init(r.c, name, dispatch.Settings{}, nil)
+	l.Init(r.c, name, limiter.Settings{}, nil)
 	return l
 }
 

@@ -80,15 +80,15 @@ func (c *Call) end(err error, unused bool) {
 	if c.ended.Swap(true) {
 		return
 	}
-	o := Outcome{
-		Cause:  script.Failure(context.Background(), c.exchange.timeout, c.attempts.Explain(err)),
-		Unused: unused,
-	}
+	cause := script.Failure(context.Background(), c.exchange.timeout, c.attempts.Explain(err))
+	o := Outcome{Unused: unused}
 	if err != script.ErrUnsent && !c.reached(err) {
 		o.Away, o.Retry = true, c.breaker.Retry()
 	}
-	o.Err = c.attempts.Outcome(o.Cause)
-	o.Silent = errors.Is(err, os.ErrDeadlineExceeded) && c.breaker.Silent(c.started)
+	o.Err = c.attempts.Outcome(cause)
+	if errors.Is(err, os.ErrDeadlineExceeded) && c.breaker.Silent(c.started) {
+		o.Behind = cause
+	}
 	c.owner.Done(o)
 }
 

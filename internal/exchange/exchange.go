@@ -80,14 +80,12 @@ type Owner interface {
 // An Outcome is how a call has ended. Without an error, its body has the reply.
 type Outcome struct {
 	Err error // for those that the call was made for
-	// the same for those that only waited for its end: Redis was surely not asked for them
-	Cause error
-	Away  bool          // Redis was not reached: the process may decide
-	Retry time.Duration // if Away: Redis may be asked again after this
-	// the call has timed out, and no later one was answered: whoever waited for it would wait as
-	// long again
-	Silent bool
-	Unused bool // nothing uses the call and its body any more
+	// for those that only waited for its end, if they would wait as long again: the call has timed
+	// out, and no later one was answered. Redis was surely not asked for them. nil: they go on
+	Behind error
+	Away   bool          // Redis was not reached: the process may decide
+	Retry  time.Duration // if Away: Redis may be asked again after this
+	Unused bool          // nothing uses the call and its body any more
 }
 
 // A Tuning sets thresholds.

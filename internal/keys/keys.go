@@ -5,6 +5,7 @@ package keys
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -104,4 +105,13 @@ func Tag(key string) string {
 		}
 	}
 	return key
+}
+
+// Quoted quotes a name for an error text: on one line, and at most its first 200 bytes.
+func Quoted(name string) string {
+	const most = 200
+	if len(name) <= most {
+		return strconv.Quote(name)
+	}
+	return fmt.Sprintf("%q... (%d bytes)", name[:most], len(name))
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -86,14 +86,14 @@ func TestLimiterOptionsComeOnTopOfDefaults(t *testing.T) {
 			rratelimiter.WithRate(rratelimiter.PerSecond(1)), rratelimiter.WithRecordFormat(rratelimiter.Redisson321),
 		),
 	)
-	want := dispatch.Settings{
+	want := limiter.Settings{
 		Options: protocol.Options{Own: protocol.Rate{Permits: 1, Interval: 1000}, Format: record.Redisson321,
 			MaxDebt: 10},
 	}
 	if got := rig.Settings(c.RateLimiter("rl")); got != want {
 		t.Errorf("the defaults give %+v, want %+v", got, want)
 	}
-	want = dispatch.Settings{Options: protocol.Options{
+	want = limiter.Settings{Options: protocol.Options{
 		Own: protocol.Rate{
 			Permits: 2, Interval: 1000,
 		}, Enforced: true, Format: record.Redisson321, ServerTime: true, RecordPerRequest: true, MaxDebt: 10,

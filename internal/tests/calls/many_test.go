@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -64,7 +64,7 @@ func newSharing(
 		a.calls = append(a.calls, sharedCall{limiters: rest[:n], size: int64(1 + i%3)})
 		rest = rest[n:]
 	}
-	rig.Core(c).Tune(dispatch.Tuning{Patience: time.Minute, RunsInFlight: 1})
+	rig.Core(c).Tune(limiter.Tuning{Patience: time.Minute, RunsInFlight: 1})
 	return a
 }
 

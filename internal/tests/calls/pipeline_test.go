@@ -19,6 +19,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
@@ -313,7 +314,7 @@ func TestScriptsFlushedBeforeARun(t *testing.T) {
 		rdb := s.Client()
 		slow := slowed(rdb)
 		c := rratelimiter.NewClient(rdb, rig.Patient)
-		rig.Core(c).Tune(dispatch.Tuning{Patience: time.Minute})
+		rig.Core(c).Tune(limiter.Tuning{Patience: time.Minute})
 		var sum int64
 		for round := range 5 {
 			if err := rdb.ScriptFlush(t.Context()).Err(); err != nil {

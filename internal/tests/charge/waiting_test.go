@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
@@ -67,7 +67,7 @@ func TestAChargeMakesAWaitingCallerTooLate(t *testing.T) {
 func TestAChargeThatWasNotSent(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		rig.Core(p.Client).Tune(dispatch.Tuning{Patience: time.Minute, RunsInFlight: 1})
+		rig.Core(p.Client).Tune(limiter.Tuning{Patience: time.Minute, RunsInFlight: 1})
 		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10)))
 		mustCharge(t, "nothing", l, 0, result(true, 10, 10, 0, 0, 0)) // the server knows the script then
 		resume := p.Wire.Hang()

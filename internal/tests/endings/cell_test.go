@@ -15,8 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
@@ -80,7 +80,7 @@ func newCell(
 		of = struct{ rratelimiter.Redis }{c.rdb}
 	}
 	c.client = rratelimiter.NewClient(of, timeout)
-	rig.Core(c.client).Tune(dispatch.Tuning{Patience: time.Minute, Linger: time.Minute})
+	rig.Core(c.client).Tune(limiter.Tuning{Patience: time.Minute, Linger: time.Minute})
 	c.args = rig.Args{Client: c.client, Timeout: 10 * time.Second}
 	if m.Several {
 		c.asks("{t}a", "{t}b")

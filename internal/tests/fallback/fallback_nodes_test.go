@@ -122,12 +122,12 @@ func TestFallbackUntilNodesAreFound(t *testing.T) {
 	c := rratelimiter.NewClient(halfCluster(t, redistest.Embedded(t)), rig.Patient)
 	here, away := limitersOf(c)
 	rig.MustTry(t, here, 1, true)
-	if !rig.Core(c).Breaker().Broken() {
+	if !rig.Core(c).Exchange.ServerBreaker().Broken() {
 		t.Fatal("a node was found at once")
 	}
 	rig.Soon(t, "nodes are found", func() bool {
 		rig.MustTry(t, away, 1, true)
-		return !rig.Core(c).Breaker().Broken()
+		return !rig.Core(c).Exchange.ServerBreaker().Broken()
 	})
 	rig.MustTry(t, here, 1, true)
 	if state, err := here.State(t.Context()); err != nil || state.Used != 1 {
@@ -196,9 +196,9 @@ func TestFallbackOfASlotAlone(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	rig.Core(c).Breaker().Fail(time.Now())
+	rig.Core(c).Exchange.ServerBreaker().Fail(time.Now())
 	rig.Soon(t, "a node is back whose slot is half moved", func() bool {
 		rig.MustTry(t, moving, 1, true)
-		return !rig.Core(c).Breaker().Broken()
+		return !rig.Core(c).Exchange.ServerBreaker().Broken()
 	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
@@ -502,7 +503,7 @@ func TestFallbackIsBounded(t *testing.T) {
 	away.Store(true)
 	clock := rig.NewHandClock()
 	c := rratelimiter.NewClient(rig.Served{Away: &away}, rratelimiter.WithClock(clock.Now), rig.Patient)
-	rig.Core(c).Tune(dispatch.Tuning{LocalLimiters: most})
+	rig.Core(c).Tune(limiter.Tuning{LocalLimiters: most})
 	goroutines, before := runtime.NumGoroutine(), rig.HeapAlloc()
 	var granted, failed atomic.Int64
 	ask := func() {

@@ -16,7 +16,7 @@ var layers = []string{
 	"internal/fairshare", "internal/denycache", "internal/lease", "internal/breaker", "internal/script",
 	"internal/protocol",
 	"internal/localgrant", "internal/checks", "internal/schedule",
-	"internal/exchange/pipeline", "internal/exchange", "internal/dispatch",
+	"internal/exchange/pipeline", "internal/exchange", "internal/limiter", "internal/workers", "internal/dispatch",
 }
 
 func TestLayersImportDownwards(t *testing.T) {

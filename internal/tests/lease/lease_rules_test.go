@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
@@ -373,7 +373,7 @@ func TestALeaseIsNotGivenBackAfterItsRecord(t *testing.T) {
 func TestNoCallForALeaseThatNobodyAskedFor(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		rig.Core(p.Client).Tune(dispatch.Tuning{Patience: time.Minute})
+		rig.Core(p.Client).Tune(limiter.Tuning{Patience: time.Minute})
 		rate := rratelimiter.PerHour(1000)
 		l := p.RateLimiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
 		for range 4 { // so that the demand is known

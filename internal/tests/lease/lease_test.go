@@ -13,6 +13,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 	"github.com/rratelimiter/rratelimiter/internal/window"
@@ -160,7 +161,7 @@ func TestALeaseEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				r := rig.New(t, s)
-				rig.Core(r.Client).Tune(dispatch.Tuning{Patience: time.Minute}) // requests overtake a stalled call
+				rig.Core(r.Client).Tune(limiter.Tuning{Patience: time.Minute}) // requests overtake a stalled call
 				l := r.Limiter("l", rratelimiter.WithRate(rate), rratelimiter.WithLease(time.Minute))
 				rig.MustTry(t, l, 100, true)
 				rig.MustTry(t, l, 50, true) // of 100 ahead

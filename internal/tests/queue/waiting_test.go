@@ -15,6 +15,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 	"github.com/rratelimiter/rratelimiter/internal/window"
 )
@@ -444,7 +445,7 @@ func TestDistantCallsLingerForRetries(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		const takes, rounds = 20 * ms, 10
 		p := b.Process()
-		rig.Core(p.Client).Tune(dispatch.Tuning{Patience: time.Minute})
+		rig.Core(p.Client).Tune(limiter.Tuning{Patience: time.Minute})
 		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(10000)))
 		p.Wire.Back.Store(int64(takes))
 		b.Try(l, 1) // the following ones wait behind it

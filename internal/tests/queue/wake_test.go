@@ -10,8 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
@@ -335,7 +335,7 @@ func TestClosedRedisClientEndsWaitingForLimitersInOrder(t *testing.T) {
 func TestTheReplyToAStalledCallDelaysNobody(t *testing.T) {
 	rig.InBubble(t, func(_ *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		rig.Core(p.Client).Tune(dispatch.Tuning{}) // runs stall, and queues linger, as usual
+		rig.Core(p.Client).Tune(limiter.Tuning{}) // runs stall, and queues linger, as usual
 		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(2)))
 		b.Granted("the first caller", b.Acquire(l, 2), 0)
 		waits := b.Acquire(l, 1)
@@ -357,7 +357,7 @@ func TestTheReplyToAStalledCallDelaysNobody(t *testing.T) {
 func TestTheReplyToAStalledCallMakesNoSuperfluousCall(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
-		rig.Core(p.Client).Tune(dispatch.Tuning{})
+		rig.Core(p.Client).Tune(limiter.Tuning{})
 		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerSecond(2)))
 		b.Granted("the first caller", b.Acquire(l, 2), 0)
 		b.SleepTo(150 * ms)

@@ -14,8 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
@@ -205,7 +205,7 @@ func TestRepliesThatWereReadCount(t *testing.T) {
 			for i := range limiters {
 				all = append(all, c.RateLimiter(fmt.Sprint("rl", i), rratelimiter.WithRate(rratelimiter.PerMinute(10))))
 			}
-			rig.Core(c).Tune(dispatch.Tuning{Patience: time.Minute, RunsInFlight: 1})
+			rig.Core(c).Tune(limiter.Tuning{Patience: time.Minute, RunsInFlight: 1})
 			first := c.RateLimiter("first", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
 			tap.Requests()
 			tap.Plan(rig.Plan{Then: func() { // the other calls wait for its slot

@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -115,7 +115,7 @@ func (b *Bubble) Process(opts ...rratelimiter.Option) *Process {
 	w := &Wire{Client: rdb}
 	p := &Process{Client: rratelimiter.NewClient(w, opts...), Redis: rdb, Wire: w, t: b.T}
 	// Nothing stalls or lingers, however slow the wire is.
-	Core(p.Client).Tune(dispatch.Tuning{Patience: time.Minute, Linger: time.Minute})
+	Core(p.Client).Tune(limiter.Tuning{Patience: time.Minute, Linger: time.Minute})
 	return p
 }
 
@@ -219,7 +219,7 @@ func (p *Process) CheckCalls(what string, want int64, do func()) {
 
 // MayStall lets runs of the process stall, as usual.
 func (p *Process) MayStall() {
-	Core(p.Client).Tune(dispatch.Tuning{Linger: time.Minute})
+	Core(p.Client).Tune(limiter.Tuning{Linger: time.Minute})
 }
 
 // A Wire is the connection of a process to its server: it counts scripts, delays commands, and can

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 )
 
 // Tests see what users see. The functions of this file are the exceptions: with them, a test tunes
@@ -24,8 +25,8 @@ func LimiterCore(l *rratelimiter.Limiter) *dispatch.Limiter {
 }
 
 // Settings returns the settings of a limiter: the defaults of its client, and its own options.
-func Settings(l *rratelimiter.Limiter) dispatch.Settings {
-	return *field[dispatch.Settings](l, "settings")
+func Settings(l *rratelimiter.Limiter) limiter.Settings {
+	return *field[limiter.Settings](l, "settings")
 }
 
 // OptionsError returns why the options of a limiter or of its client are invalid, or nil.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 )
 
 // AskRedisson behaves like Redisson's tryAcquire: it returns 0 if it grants, else the ms until the
@@ -28,7 +28,7 @@ return tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]) + interval
 // that has it counts as one that Redisson uses.
 func TakeForRedissons(t *testing.T, sha string) {
 	t.Helper()
-	old := dispatch.RedissonScripts
-	dispatch.RedissonScripts = []any{sha}
-	t.Cleanup(func() { dispatch.RedissonScripts = old })
+	old := limiter.RedissonScripts
+	limiter.RedissonScripts = []any{sha}
+	t.Cleanup(func() { limiter.RedissonScripts = old })
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/dispatch"
+	"github.com/rratelimiter/rratelimiter/internal/limiter"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -98,7 +98,7 @@ func (r *Rig) Tapped(opts ...rratelimiter.Option) (*rratelimiter.Client, *Tap) {
 	c := rratelimiter.NewClient(rdb, append([]rratelimiter.Option{
 		rratelimiter.WithClientID("me"), rratelimiter.WithClock(r.Now), rratelimiter.WithCallTimeout(20 * time.Second),
 	}, opts...)...)
-	Core(c).Tune(dispatch.Tuning{Patience: time.Minute})
+	Core(c).Tune(limiter.Tuning{Patience: time.Minute})
 	return c, p
 }
 

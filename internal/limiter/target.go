@@ -1,4 +1,4 @@
-package dispatch
+package limiter
 
 import (
 	"context"
@@ -11,23 +11,9 @@ import (
 
 // A limiter as a target of calls (exchange.Target), and what is known about reaching it.
 
-// A queueTarget is a limiter as the calls of its queue ask it: if the Redis client shows no nodes,
-// each queue has a breaker.
-type queueTarget struct {
-	*Limiter
-	breaker breaker.Breaker
-}
-
-// Breaker returns the breaker of the queue.
-func (t *queueTarget) Breaker() *breaker.Breaker { return &t.breaker }
-
 // Breaker returns the breaker of the limiter's queue. It must not be called while a queue is
 // locked.
-func (l *Limiter) Breaker() *breaker.Breaker {
-	var b *breaker.Breaker
-	l.event(func(q *queue) { b = q.targets[0].Breaker() })
-	return b
-}
+func (l *Limiter) Breaker() *breaker.Breaker { return l.queues.Breaker() }
 
 // Keys returns the names of the limiter's keys.
 func (l *Limiter) Keys() []string { return l.keyNames[:] }
@@ -50,56 +36,47 @@ func (l *Limiter) Arguments() []any {
 }
 
 // FallsBack reports whether the limiter has WithFallback.
-func (l *Limiter) FallsBack() bool { return l.settings.FallsBack }
+func (l *Limiter) FallsBack() bool { return l.Settings.FallsBack }
 
 // CanDecide reports whether the process can decide on the limiter: it has WithFallback, its rate is
 // known, and there is room to count its grants.
 func (l *Limiter) CanDecide() bool {
-	return l.settings.FallsBack && l.client.localLimiters.CanDecide(&l.local, l.client.Clock())
+	return l.Settings.FallsBack && l.client.Local.CanDecide(&l.Local, l.Clock())
 }
 
 // NotPlain notes that a request of the limiter was no plain grant.
-func (l *Limiter) NotPlain() { l.client.checks.NotPlain(l.Key()) }
+func (l *Limiter) NotPlain() { l.client.Checks.NotPlain(l.Key()) }
 
 // Timeout is how long one call may take.
-func (l *Limiter) Timeout() time.Duration { return l.client.exchange.Timeout() }
+func (l *Limiter) Timeout() time.Duration { return l.client.Exchange.Timeout() }
 
 // Back lets the waiting callers of all limiters with WithFallback ask again.
-func (l *Limiter) Back() { l.client.wakeChosen(func(l *Limiter) bool { return l.settings.FallsBack }) }
+func (l *Limiter) Back() { l.client.wakeChosen(func(l *Limiter) bool { return l.Settings.FallsBack }) }
 
 // Probe makes one call that tells whether the node of b can be reached.
-func (l *Limiter) Probe(b *breaker.Breaker) bool { return l.client.exchange.Probe(l, b) }
+func (l *Limiter) Probe(b *breaker.Breaker) bool { return l.client.Exchange.Probe(l, b) }
 
 // Refused reports whether the node of l refuses a connection, and the Redis client has no idle one.
-func (l *Limiter) Refused() bool { return l.client.exchange.Refused(l) }
+func (l *Limiter) Refused() bool { return l.client.Exchange.Refused(l) }
 
 // WriteProbe makes one call that tells whether Redis could grant permits, for tests.
 func (l *Limiter) WriteProbe(ctx context.Context) ([]int64, error) {
-	return l.client.exchange.WriteProbe(ctx, l)
+	return l.client.Exchange.WriteProbe(ctx, l)
 }
 
 // within makes one call to Redis for a limiter. It returns the reply, or an error when ctx ends or
 // the call timeout is over.
 func within[T any](ctx context.Context, l *Limiter, call func(context.Context) (T, error)) (T, error) {
-	return exchange.Within(ctx, l.client.exchange, l, call)
+	return exchange.Within(ctx, l.client.Exchange, l, call)
 }
 
-// A Health is what is known, without a call, about reaching the node of a limiter.
-type Health struct {
-	Away    bool          // the node cannot be reached, or cannot grant permits
-	Decides bool          // the process decides in its place
-	Silence time.Duration // see silence
-}
-
-// Health returns the health of the node that serves l. It does not block. While the node is away, a
-// probe starts in the background now and then, as long as Health is called.
-func (l *Limiter) Health() (h Health) {
+// Reach tells, without a call, whether the node of l is away, and whether the process decides in
+// its place. It does not block. While the node is away, a probe starts in the background now and
+// then, as long as Reach is called.
+func (l *Limiter) Reach() (away, decides bool) {
 	if l.err != nil {
-		return h
+		return false, false
 	}
-	if h.Away, _ = l.client.exchange.Breaker(l).Ask(l); h.Away {
-		h.Decides = l.settings.FallsBack && l.client.localLimiters.Decides(&l.local, l.client.Clock())
-	}
-	h.Silence = l.silence()
-	return h
+	away, _ = l.client.Exchange.Breaker(l).Ask(l)
+	return away, away && l.Settings.FallsBack && l.client.Local.Decides(&l.Local, l.Clock())
 }

@@ -1,4 +1,4 @@
-package dispatch
+package limiter
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/exchange"
 	"github.com/rratelimiter/rratelimiter/internal/localgrant"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -24,9 +25,9 @@ type charge struct {
 	reply    []protocol.Charged
 	failed   int // index of the limiter that refused to decide, by the last reply; -1: none did
 	call     exchange.Call
-	left     atomic.Bool   // the caller has left
-	denials  int64         // denyCache.Changes when it was sent
-	ends     []func(error) // of the changes that have begun
+	left     atomic.Bool // the caller has left
+	denials  int64       // DenyCache.Changes when it was sent
+	ends     []func()    // of the changes that have begun
 	done     chan chargeOutcome
 }
 
@@ -38,57 +39,51 @@ type chargeOutcome struct {
 
 // Charge counts permits[i] at limiters[i], by one script. There are as many results as limiters,
 // each with the number of permits that were counted. An error about one limiter is a
-// schedule.MemberError. leased reports whether permits of leases were used, without a call.
+// schedule.MemberError. Leases of this client end before: what they hold is free then, and goes
+// first.
 func (c *Client) Charge(
 	ctx context.Context, permits []int64, limiters []*Limiter,
-) (results []Result, counted []int64, leased bool, err error) {
-	if err := ctx.Err(); err != nil {
-		return nil, nil, false, err
-	}
-	if results, ok := c.allFromLeases(permits, limiters, nil); ok {
-		return results, permits, true, nil
-	}
+) (results []schedule.Result, counted []int64, err error) {
 	ch := c.newCharge(ctx, permits, limiters)
 	if err := ctx.Err(); err != nil { // it may have ended while leases were given back
-		ch.end(err)
-		return nil, nil, false, err
+		ch.end()
+		return nil, nil, err
 	}
-	c.exchange.Send(&ch.call, false)
+	c.Exchange.Send(&ch.call, false)
 	var o chargeOutcome
 	select {
 	case o = <-ch.done:
 	case <-ctx.Done():
 		ch.left.Store(true)
-		return nil, nil, false, script.Unknown(ctx.Err())
+		return nil, nil, script.Unknown(ctx.Err())
 	}
 	if o.err != nil {
-		return nil, nil, false, c.forCaller(ctx, o.err)
+		return nil, nil, c.ForCaller(ctx, o.err)
 	}
-	for i := range o.charged {
-		of := &o.charged[i]
-		counted = append(counted, of.Counted)
-		results = append(results, Result{
+	results, counted = make([]schedule.Result, len(limiters)), make([]int64, len(limiters))
+	for i, of := range o.charged {
+		counted[i] = of.Counted
+		results[i] = schedule.Result{
 			Allowed: of.Free+of.Counted > 0, Limit: of.Rate, Remaining: max(0, of.Free),
 			RetryAfter: of.RetryAfter, NextAfter: of.NextAfter, ResetAfter: of.ResetAfter,
-		})
+		}
 	}
-	return results, counted, false, nil
+	return results, counted, nil
 }
 
-// newCharge returns a charge that is to be sent. Leases of this client that do not cover it end
-// before: what they hold is free then, and goes first.
+// newCharge returns a charge that is to be sent.
 func (c *Client) newCharge(ctx context.Context, permits []int64, limiters []*Limiter) *charge {
 	ch := &charge{client: c, limiters: limiters, failed: -1, done: make(chan chargeOutcome, 1)}
 	targets := make([]exchange.Target, len(limiters))
 	ch.request.Parts = make([]protocol.ChargePart, len(limiters))
 	for i, l := range limiters {
 		targets[i] = l
-		check, _ := l.unchecked()
+		check, _ := l.Unchecked()
 		ch.request.Parts[i] = protocol.ChargePart{Encoder: &l.encoder, Permits: permits[i], Check: check}
-		ch.ends = append(ch.ends, l.changing(ctx, func(error) {}))
+		ch.ends = append(ch.ends, l.begin(ctx))
 	}
-	ch.denials = c.denyCache.Changes()
-	ch.call.Begin(c.exchange, ch, ch, targets)
+	ch.denials = c.DenyCache.Changes()
+	ch.call.Begin(c.Exchange, ch, ch, targets)
 	return ch
 }
 
@@ -110,7 +105,7 @@ func (ch *charge) Read(a *script.Attempts, reply []int64) (err error) {
 
 func (ch *charge) Enforce(ctx context.Context, _ *script.Attempts) error {
 	ch.request.Parts[ch.failed].Sets++
-	return ch.limiters[ch.failed].enforce(ctx)
+	return ch.limiters[ch.failed].Enforce(ctx)
 }
 
 // The methods of exchange.Owner.
@@ -152,69 +147,66 @@ func (ch *charge) locally(retry time.Duration) ([]protocol.Charged, bool) {
 	locals, permits := make([]*localgrant.Limiter, len(ch.limiters)), make([]int64, len(ch.limiters))
 	most := make([]int64, len(ch.limiters))
 	for i, l := range ch.limiters {
-		if !l.settings.FallsBack {
+		if !l.Settings.FallsBack {
 			return nil, false
 		}
-		locals[i], permits[i], most[i] = &l.local, ch.request.Parts[i].Permits, l.settings.MaxDebt
+		locals[i], permits[i], most[i] = &l.Local, ch.request.Parts[i].Permits, l.Settings.MaxDebt
 	}
-	return ch.client.localLimiters.Charge(locals, permits, most, ch.client.Clock(), retry)
+	return ch.client.Local.Charge(locals, permits, most, ch.client.Clock(), retry)
 }
 
 // complete ends the charge with a reply of Redis or of the process; nil if there is none.
 func (ch *charge) complete(charged []protocol.Charged, o exchange.Outcome) {
+	ch.end()
 	err := o.Err
 	if charged != nil {
 		err = nil
 	}
-	ch.end(err)
 	for i, l := range ch.limiters {
-		call := Call{Limiter: l.name, Latency: time.Since(ch.call.Started()), Attempts: ch.call.Attempts(), Err: o.Err}
+		call := l.CallOf(&ch.call, time.Now(), o.Err)
 		if charged != nil {
 			of := &charged[i]
-			call.Charged, call.Fallback = of.Counted, of.Notes.Has(protocol.Local)
+			call.Noted(of.Notes)
+			call.Permits.Charged = of.Counted
 			if !call.Fallback {
-				call.Repaired, call.RateMismatch = of.Notes.Repaired(), of.Notes.Has(protocol.RateMismatch)
 				ch.saw(i, of)
 			}
 		}
-		if observe := ch.client.config.Observe; observe != nil {
-			observe(call)
-		}
+		ch.client.Observe(call)
 	}
 	ch.done <- chargeOutcome{charged, err}
 }
 
 // end ends the changes of the limiters.
-func (ch *charge) end(err error) {
+func (ch *charge) end() {
 	for _, end := range ch.ends {
-		end(err)
+		end()
 	}
 }
 
 // saw keeps what a reply of Redis says about a limiter. Its waiting callers ask again, since their
 // permits return later. If no permit is free, the deny cache knows when one is.
 func (ch *charge) saw(i int, of *protocol.Charged) {
-	l, c := ch.limiters[i], ch.client
-	l.learn(of.Rate, of.Interval)
-	l.saw(of.Rate, of.Interval, max(0, of.Free), of.Notes, ch.request.Parts[i].Check)
+	l := ch.limiters[i]
+	l.Saw(of.Rate, of.Interval, max(0, of.Free), of.Notes, ch.request.Parts[i].Check)
 	if of.Notes.Has(protocol.RebuildPending) {
-		l.event(func(q *queue) { q.schedule.FoundPending() })
+		l.queues.FoundPending()
 	}
 	if of.Counted == 0 {
 		return
 	}
-	c.wakeChosen(func(other *Limiter) bool { return other.Key() == l.Key() })
-	s := &l.settings
+	l.wake()
+	s := &l.Settings
 	if s.DenyCache == 0 || of.RetryAfter == 0 || s.Enforced && of.Notes.Has(protocol.RateMismatch) {
 		return
 	}
-	now := c.Clock()
+	now := l.Clock()
 	since := now
 	if !s.ServerTime {
 		since = time.UnixMicro(of.Now)
 	}
-	c.denyCache.Add(s.DenyCache, l.Key(), denycache.Refusal{
-		N: 1, Limit: of.Rate, Interval: of.Interval, Enforced: l.enforced,
+	l.Remember(denycache.Refusal{
+		N: 1, Limit: of.Rate, Interval: of.Interval,
 		Free: since.Add(of.RetryAfter), Next: since.Add(of.NextAfter), Reset: since.Add(of.ResetAfter),
 	}, now, ch.denials)
 }

@@ -8,8 +8,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// Local decisions: what this process grants while Redis cannot be reached (WithFallback). The
-// breaker of a node tells when that is so. A local reply has the form of a script's reply.
+// fallback.go has local decisions: what this process grants while Redis cannot be reached
+// (WithFallback). The breaker of a node tells when that is so. A local reply has the form of a
+// script's reply.
 
 // Away completes b with a local decision, if the process can decide. If all callers have left, it
 // decides nothing: the call is not sent.
@@ -27,31 +28,15 @@ func (b *batch) Away(retry time.Duration) bool {
 	return known
 }
 
-// decideLocally decides in the place of Redis if that was not reached, where possible.
-func (b *batch) decideLocally(o exchange.Outcome) (g protocol.Reply, known bool) {
-	if !o.Away {
-		return g, false
-	}
-	return b.decide(o.Retry)
-}
-
 // decide makes a local decision on b. It fails unless each limiter has WithFallback and a rate that
 // is known.
 func (b *batch) decide(retry time.Duration) (g protocol.Reply, known bool) {
 	q := b.queue
 	locals := make([]*localgrant.Limiter, len(q.limiters))
 	for i, l := range q.limiters {
-		if locals[i] = &l.local; !l.settings.FallsBack {
+		if locals[i] = &l.Local; !l.Settings.FallsBack {
 			return g, false
 		}
 	}
-	return q.client.localLimiters.Decide(locals, b.Ask, q.client.Clock(), retry)
-}
-
-// learn stores the rate in a reply of Redis, for local decisions and for the deny cache.
-func (l *Limiter) learn(rate int64, interval time.Duration) {
-	l.client.denyCache.SeeRate(l.Key(), rate, interval)
-	if l.settings.FallsBack {
-		l.client.localLimiters.Learn(&l.local, rate, interval, l.client.Clock())
-	}
+	return q.client.Local.Decide(locals, b.Ask, q.client.Clock(), retry)
 }

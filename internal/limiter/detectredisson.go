@@ -1,16 +1,13 @@
-package dispatch
+package limiter
 
 import (
 	"context"
-	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
-// redisson.go detects that Redisson uses rate limiters on a server, even before one of its records
-// shows it on a limiter: Redis caches Redisson's script once it ran.
+// detectredisson.go detects that Redisson uses rate limiters on a server, even before one of its
+// records shows it on a limiter: Redis caches Redisson's script once it ran.
 
 // RedissonScripts are the SHA1 digests of Redisson's tryAcquire script. TestMatrix (compat) checks
 // that they include those of all its releases; releases between them share these scripts.
@@ -40,26 +37,4 @@ func (l *Limiter) RedissonHere(ctx context.Context) bool {
 		}
 	}
 	return false
-}
-
-// checkForRedisson looks for Redisson on the server while callers wait: at most once a second while
-// it was not found, because it may start at any time and gets no permits until it is noticed, and
-// every 10 s after that. When it is found, the queue sends again, so that the process leaves
-// permits for it.
-func (q *queue) checkForRedisson() {
-	again := time.Second
-	if q.schedule.Redisson() {
-		again = 10 * time.Second
-	}
-	now := time.Now()
-	if q.client.alone() || now.Before(q.redissonCheckedAt.Add(again)) {
-		return
-	}
-	q.redissonCheckedAt = now
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), q.client.exchange.Timeout())
-		defer cancel()
-		here := q.limiters[0].RedissonHere(ctx)
-		q.event(func(s *schedule.Queue) { s.SeeRedisson(here) })
-	}()
 }
