@@ -15,9 +15,9 @@ import (
 // without Redisson that need no server.
 
 // foreign returns Redisson's tryAcquire.
-func (w wire) foreign(version string) *smallscope.Foreign {
+func (w wire) foreign(version string) smallscope.Foreign {
 	script := w[version][tryAcquire]
-	return &smallscope.Foreign{
+	return smallscope.Foreign{
 		SHA: script.sha,
 		Keys: func(name string) (keys []string) {
 			all := keysOf(name, clientID)
@@ -40,7 +40,7 @@ func TestNoInterleavingExceedsTheRate(t *testing.T) {
 	w := learn(t)
 	leased := func(name string, calls, retries int) smallscope.Client {
 		return smallscope.Client{
-			Name: name, Lease: 2 * ms, Ahead: []int64{1}, Callers: []smallscope.Caller{smallscope.Tries(calls, 1)},
+			Name: name, Lease: 2 * ms, Ahead: 1, Callers: []smallscope.Caller{smallscope.Tries(calls, 1)},
 			Retries: retries,
 		}
 	}
@@ -51,11 +51,10 @@ func TestNoInterleavingExceedsTheRate(t *testing.T) {
 			Retries: retries,
 		}
 	}
-	java := func(version string, permits int64, calls int) smallscope.Client {
-		return smallscope.Client{
-			Name: "Redisson " + version, Callers: []smallscope.Caller{smallscope.Tries(calls, permits)},
-			Foreign: w.foreign(version),
-		}
+	java := func(version string, permits int64, calls int) []smallscope.Foreign {
+		f := w.foreign(version)
+		f.Name, f.Sizes, f.Comes = "Redisson "+version, []int64{permits}, calls
+		return []smallscope.Foreign{f}
 	}
 	change := func(f func(c *smallscope.Client), clients ...smallscope.Client) []smallscope.Client {
 		f(&clients[0])
@@ -70,6 +69,7 @@ func TestNoInterleavingExceedsTheRate(t *testing.T) {
 		name    string
 		rate    int64
 		clients []smallscope.Client
+		java    []smallscope.Foreign
 		crashes int
 		times   []time.Duration // nil: smallscope.Times
 		real    bool            // with the bounds of what is taken ahead
@@ -77,27 +77,27 @@ func TestNoInterleavingExceedsTheRate(t *testing.T) {
 	}{
 		{
 			name: "leased, and Redisson twice", least: 72000, rate: 2,
-			clients: []smallscope.Client{leased("leased", 2, 0), java(newest, 1, 2)},
+			clients: []smallscope.Client{leased("leased", 2, 0)}, java: java(newest, 1, 2),
 		},
 		{
 			name: "leased, plain and Redisson", least: 30000, times: early, rate: 3,
-			clients: []smallscope.Client{leased("leased", 2, 0), plain(1, 0), java(newest, 3, 1)},
+			clients: []smallscope.Client{leased("leased", 2, 0), plain(1, 0)}, java: java(newest, 3, 1),
 		},
 		{
 			name: "leased, plain and an old Redisson", least: 26000, rate: 2,
-			clients: []smallscope.Client{leased("leased", 1, 0), plain(1, 0), java("3.17.5", 2, 1)},
+			clients: []smallscope.Client{leased("leased", 1, 0), plain(1, 0)}, java: java("3.17.5", 2, 1),
 		},
 		{
 			name: "lost replies beside Redisson", least: 17000, rate: 2,
-			clients: []smallscope.Client{leased("leased", 1, 1), java(newest, 2, 1)},
+			clients: []smallscope.Client{leased("leased", 1, 1)}, java: java(newest, 2, 1),
 		},
 		{
 			name: "with its bounds, beside Redisson", least: 29000, real: true, rate: 5,
-			clients: []smallscope.Client{leased("leased", 2, 0), java(newest, 4, 1)},
+			clients: []smallscope.Client{leased("leased", 2, 0)}, java: java(newest, 4, 1),
 		},
 		{
 			name: "two leased and Redisson", least: 21000, times: early, rate: 3,
-			clients: []smallscope.Client{leased("leased", 1, 0), leased("second", 1, 0), java(newest, 3, 1)},
+			clients: []smallscope.Client{leased("leased", 1, 0), leased("second", 1, 0)}, java: java(newest, 3, 1),
 		},
 		{
 			name: "two leased and plain", least: 21000, times: early, rate: 3,
@@ -114,8 +114,8 @@ func TestNoInterleavingExceedsTheRate(t *testing.T) {
 		{
 			name: "larger leases", least: 29000, times: early, rate: 3,
 			clients: change(func(c *smallscope.Client) {
-				c.Ahead, c.Callers[0].Sizes = []int64{1, 2}, []int64{1, 2}
-			}, leased("leased", 2, 0), java(newest, 3, 1)),
+				c.Ahead, c.Callers[0].Sizes = 2, []int64{1, 2}
+			}, leased("leased", 2, 0)), java: java(newest, 3, 1),
 		},
 		{
 			name: "crashes and lost replies", least: 5000, times: early, rate: 2, crashes: 1,
@@ -124,8 +124,9 @@ func TestNoInterleavingExceedsTheRate(t *testing.T) {
 		{
 			name: "callers that wait, and Redisson", least: 50000, rate: 3, times: queue,
 			clients: []smallscope.Client{
-				waiting(smallscope.Waits(1, 1), smallscope.Waits(1, 2), smallscope.Tries(1, 1)), java(newest, 2, 1),
+				waiting(smallscope.Waits(1, 1), smallscope.Waits(1, 2), smallscope.Tries(1, 1)),
 			},
+			java: java(newest, 2, 1),
 		},
 		{
 			name: "lost replies of both", least: 12000, times: early, rate: 2,
@@ -137,7 +138,8 @@ func TestNoInterleavingExceedsTheRate(t *testing.T) {
 			rdb := server.Client()
 			w.load(t, rdb)
 			scope := smallscope.Scope{
-				Rate: test.rate, Interval: 20 * ms, Times: smallscope.Times, Clients: test.clients,
+				Limiters: []protocol.Rate{{Permits: test.rate, Interval: 20}}, Times: smallscope.Times, Clients: test.clients,
+				Foreign: test.java,
 				Acquire: protocol.AcquireScript, Redis: rdb, Crashes: test.crashes,
 			}
 			if !test.real {

@@ -22,6 +22,7 @@ func (q *Queue) Forget(m Moment, batches []*Batch, known Known) {
 	batches = slices.SortedFunc(slices.Values(batches), func(a, b *Batch) int {
 		return cmp.Compare(a.number, b.number)
 	})
+	q.datesAnew(batches)
 	for i, b := range batches {
 		b.number, b.changes = int64(i+1), int64(oneIf(b.changes == q.changes))
 		for _, members := range b.members {
@@ -32,11 +33,16 @@ func (q *Queue) Forget(m Moment, batches []*Batch, known Known) {
 			}
 		}
 	}
-	q.batches, q.changes, q.answered, q.verdicts = int64(len(batches)), 1, time.Time{}, nil
-	q.line.places = 0
+	q.batches, q.changes, q.verdicts = int64(len(batches)), 1, nil
+	if q.settings.Limiters == 1 { // no other queue tells it that its calls are outdated
+		q.answered = time.Time{}
+	}
+	q.placesAnew()
 	for r := range q.Line() {
-		q.line.places++
-		if r.place, r.Outcome = q.line.places, (Outcome{}); !r.state.InFlight() {
+		if q.settings.Limiters == 1 { // dates of a set follow from outcomes
+			r.Outcome = Outcome{}
+		}
+		if !r.state.InFlight() {
 			r.asked = 0
 		}
 	}
@@ -55,4 +61,37 @@ func (q *Queue) Forget(m Moment, batches []*Batch, known Known) {
 		}
 	}
 	q.ledger.Forget()
+}
+
+// placesAnew numbers the places of requests and reservations anew.
+func (q *Queue) placesAnew() {
+	q.line.places = 0
+	others := q.reservations
+	next := func() int64 {
+		q.line.places++
+		return q.line.places
+	}
+	for r := range q.Line() {
+		for ; len(others) > 0 && others[0].place < r.place; others = others[1:] {
+			others[0].place = next()
+		}
+		r.place = next()
+	}
+	for _, res := range others {
+		res.place = next()
+	}
+}
+
+// datesAnew tells reservations of a set by how many batches they were dated that came before some
+// that are not complete.
+func (q *Queue) datesAnew(batches []*Batch) {
+	for r := range q.Line() {
+		for _, res := range r.Reservations {
+			earlier := slices.IndexFunc(batches, func(b *Batch) bool { return b.number > res.dated })
+			if earlier < 0 {
+				earlier = len(batches)
+			}
+			res.dated = int64(earlier + 1)
+		}
+	}
 }

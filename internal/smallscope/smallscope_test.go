@@ -12,8 +12,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
+	"github.com/rratelimiter/rratelimiter/internal/deep"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
+	"github.com/rratelimiter/rratelimiter/internal/replay"
 	"github.com/rratelimiter/rratelimiter/internal/roomy"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -39,7 +41,7 @@ func scope(t *testing.T, rate int64, clients ...Client) Scope {
 		t.Fatal(err)
 	}
 	return Scope{
-		Rate: rate, Interval: 20 * ms, Times: Times,
+		Limiters: []protocol.Rate{{Permits: rate, Interval: 20}}, Times: Times,
 		Clients: clients, Acquire: protocol.AcquireScript, Redis: rdb,
 		SetTime: server.SetTime,
 	}
@@ -47,7 +49,7 @@ func scope(t *testing.T, rate int64, clients ...Client) Scope {
 
 // leased returns a client with leases that makes so many calls.
 func leased(name string, calls int) Client {
-	return Client{Name: name, Lease: 2 * ms, Ahead: []int64{1}, Callers: []Caller{Tries(calls, 1)}}
+	return Client{Name: name, Lease: 2 * ms, Ahead: 1, Callers: []Caller{Tries(calls, 1)}}
 }
 
 // granular returns a client with a granularity that makes so many calls.
@@ -60,23 +62,28 @@ func plain(permits int64) Client { return Client{Name: "plain", Callers: []Calle
 
 // charging returns a client that charges so many permits so often. A debt is two intervals' permits
 // at most.
-func charging(times int, permits ...int64) Client {
-	const debt = 2
+func charging(times int, permits ...int64) []Foreign {
 	args := func(n, now int64, id uint64) []any {
 		identity, e := record.NewIdentity("charging"), new(protocol.Encoder)
 		identity.StartAt(100 * id) // a charge draws many ids
-		e.Init(protocol.Options{MaxDebt: debt}, identity, func() time.Time { return time.UnixMilli(now) })
+		e.Init(protocol.Options{MaxDebt: 2}, identity, func() time.Time { return time.UnixMilli(now) })
 		r := protocol.Charge{Parts: []protocol.ChargePart{{Encoder: e, Permits: n}}}
 		return r.Args(nil, false)
 	}
-	return Client{Name: "charging", Callers: []Caller{Tries(times, permits...)}, Foreign: &Foreign{
-		SHA: protocol.ChargeScript.SHA, Args: args, Debt: (debt + 1) * 20 * ms,
-		Keys: func(string) []string { return keysOf("charging") },
+	return []Foreign{{
+		Name: "charging", Comes: times, Sizes: permits, Charges: true, SHA: protocol.ChargeScript.SHA, Args: args,
+		Keys: func(string) []string { return replay.Keys(0) },
 	}}
 }
 
 // waiting returns a client without leases with these callers.
 func waiting(callers ...Caller) Client { return Client{Name: "waiting", Callers: callers} }
+
+// of returns callers of several limiters that want one permit of each.
+func of(c Caller, limiters ...int) Caller {
+	c.Of, c.Sizes = limiters, []int64{1}
+	return c
+}
 
 // change returns clients of which the first one is changed.
 func change(f func(c *Client), clients ...Client) []Client {
@@ -98,6 +105,8 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 		name    string
 		rate    int64
 		clients []Client
+		foreign []Foreign
+		more    []protocol.Rate // of further limiters
 		times   []time.Duration // nil: Times
 		crashes int
 		real    bool // with the bounds of what is taken ahead
@@ -182,20 +191,20 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 		{
 			name: "callers that leave permits to Redisson", least: 16000, rate: 3,
 			times:   []time.Duration{ms, 21 * ms, 23 * ms, 27 * ms},
-			clients: change(func(c *Client) { c.Redisson = true }, waiting(leaves, Waits(1, 2), Tries(2, 1))),
+			clients: change(func(c *Client) { c.Redisson = true }, waiting(leaves, leaves, Tries(2, 1))),
 		},
 		{
 			name: "a charge beside a lease", least: 30000, rate: 3,
-			clients: []Client{leased("leased", 1), charging(2, 1, 4)},
+			clients: []Client{leased("leased", 1)}, foreign: charging(2, 1, 4),
 		},
 		{
 			name: "a charge beside granularity and lost replies", least: 15000, rate: 2,
-			clients: change(func(c *Client) { c.Retries = 1 }, granular("granular", 2), charging(1, 3)),
+			clients: change(func(c *Client) { c.Retries = 1 }, granular("granular", 2)), foreign: charging(1, 3),
 		},
 		{
 			name: "charges beside callers that wait", least: 15000, rate: 3,
 			times:   []time.Duration{ms, 21 * ms, 41 * ms, 62 * ms},
-			clients: []Client{waiting(leaves, Waits(1, 1)), charging(2, 4)},
+			clients: []Client{waiting(leaves, Waits(1, 1))}, foreign: charging(2, 4),
 		},
 		{
 			name: "callers with timeouts", least: 6000, rate: 2, times: queue,
@@ -205,15 +214,36 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 			},
 		},
 		{
-			name: "a caller that takes what is free", least: 4500, rate: 3, times: queue,
+			name: "a caller that takes what is free", least: 4000, rate: 3, times: queue,
 			clients: []Client{
-				waiting(Waits(1, 2), Caller{Kind: schedule.UpTo, Sizes: []int64{3}, Comes: 1, Leaves: true}), plain(2),
+				waiting(Waits(1, 2), Caller{Kind: schedule.UpTo, Sizes: []int64{3}, Comes: 1}), plain(2),
 			},
+		},
+		{
+			name: "a change while a lease is renewed", least: 1, rate: 3, times: early[:3],
+			clients: change(func(c *Client) { c.Changes = 1 }, leased("leased", 2)),
+		},
+		{
+			name: "a set and a single caller", least: 1, rate: 3, more: []protocol.Rate{{Permits: 1, Interval: 40}},
+			times:   []time.Duration{ms, 12 * ms, 41 * ms},
+			clients: []Client{waiting(of(Tries(1), 1), of(leaves, 0, 1), Waits(1, 3))},
+		},
+		{
+			name: "two sets that share a limiter", least: 1, rate: 1,
+			more:    []protocol.Rate{{Permits: 1, Interval: 20}, {Permits: 1, Interval: 40}},
+			times:   queue[:3],
+			clients: []Client{waiting(of(leaves, 0, 1), of(Waits(1, 1), 0, 2), Tries(1, 1))},
+		},
+		{
+			name: "a lease beside a set", least: 1, rate: 3, more: []protocol.Rate{{Permits: 1, Interval: 20}},
+			times:   []time.Duration{ms, 2 * ms, 21 * ms},
+			clients: change(func(c *Client) { c.Callers = append(c.Callers, of(leaves, 0, 1)) }, leased("leased", 1)),
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := scope(t, test.rate, test.clients...)
-			s.Crashes = test.crashes
+			s.Limiters = append(s.Limiters, test.more...)
+			s.Foreign, s.Crashes = test.foreign, test.crashes
 			if test.times != nil {
 				s.Times = test.times
 			}
@@ -253,7 +283,7 @@ func TestASearchFindsFaults(t *testing.T) {
 			wrong := strings.Replace(right, fault.right, fault.wrong, 1)
 			s.Acquire = script.New(wrong)
 			r, err := Explore(t.Context(), s)
-			if wrong == right || !errors.Is(err, ErrViolation) {
+			if wrong == right || !errors.Is(err, deep.ErrViolation) {
 				t.Errorf("%+v, %v", r, err)
 			}
 			t.Log(err)

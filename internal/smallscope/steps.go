@@ -4,208 +4,261 @@ import (
 	"slices"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
+	"github.com/rratelimiter/rratelimiter/internal/replay"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
-// steps takes each possible step of a client, and of the server for it.
-func (s *search) steps(w *world, i int) {
-	spec, c := &s.Clients[i], w.clients[i]
-	if w.crashes < s.Crashes && (c.ledger().Holds() || c.open(asks) > 0) {
-		s.event(w, i, func(next *world, c *client) {
+// visit checks a state that was not seen before, and takes each step that is possible, unless
+// nothing more can be granted.
+func (s *search) visit(w *world) {
+	s.judge(w)
+	if !w.active() {
+		return
+	}
+	if w.at+1 < len(s.Times) {
+		s.Step(w, func(next *world) { next.at++ }, "the time is %v", s.Times[w.at+1])
+	}
+	for i := range s.Foreign {
+		s.asksForeign(w, i)
+	}
+	for at := range w.strays {
+		s.arrives(w, at)
+	}
+	for i, c := range w.clients {
+		for at := range c.Calls {
+			s.travels(w, i, at)
+			s.fails(w, i, at)
+		}
+		for kind, k := range s.Clients[i].Callers {
+			for _, n := range k.Sizes {
+				s.comes(w, i, kind, n)
+			}
+		}
+		s.suffers(w, i)
+		for at := range c.Queues {
+			s.leaves(w, i, at)
+			s.background(w, i, at)
+		}
+	}
+}
+
+// asksForeign lets a foreign client ask. It makes one call at a time.
+func (s *search) asksForeign(w *world, i int) {
+	f := &s.Foreign[i]
+	if w.foreign[i] == 0 || slices.ContainsFunc(w.strays, func(s stray) bool { return s.permits > 0 && s.foreign == i }) {
+		return
+	}
+	for _, n := range f.Sizes {
+		s.Step(w, func(next *world) {
+			next.foreign[i]--
+			now, id := s.now(w), uint64(i+1)<<32|uint64(next.foreign[i])
+			command := s.server.Command(f.SHA, f.Keys(replay.Name(0)), f.Args(n, now.UnixMilli(), id))
+			next.add(stray{command, n, i, now})
+		}, "%s asks for %d", f.Name, n)
+	}
+}
+
+// arrives lets the server execute a command that is of no client.
+func (s *search) arrives(w *world, at int) {
+	stray := w.strays[at]
+	_, reply := s.run(w, stray.command)
+	s.Step(w, func(next *world) {
+		next.strays = slices.Delete(next.strays, at, at+1)
+		if reply := s.execute(next, stray.command); stray.permits > 0 && reply == nil { // it is granted
+			s.grant(next, 0, stray.permits, stray.sent)
+		}
+	}, "the server executes %q: %v", s.server.Args(stray.command), reply)
+}
+
+// A scene is where an event happens: a queue of a client in a world, at the client's time.
+type scene struct {
+	*world
+	*client
+	queue *replay.Queue
+	now   schedule.Moment
+}
+
+// event lets something happen.
+func (s *search) event(w *world, i, queue int, happens func(e scene), what string, args ...any) {
+	s.Step(w, func(next *world) {
+		s.world = next
+		c := next.clients[i]
+		happens(scene{next, c, c.Queues[queue], s.moment(w.at, c)})
+		s.server.Exit(c.Client, s.moment(w.at, c), queue)
+	}, s.Clients[i].Name+": "+what, args...)
+}
+
+// travels lets a call be sent, executed, or its reply arrive.
+func (s *search) travels(w *world, i, at int) {
+	c := w.clients[i]
+	call := c.Calls[at]
+	switch {
+	case call.Reply != nil:
+		s.event(w, i, call.Queue, func(e scene) { s.receives(e, at) }, "it has the reply %v", call.Reply)
+	case call.Command != 0:
+		_, reply := s.run(w, call.Command)
+		s.event(w, i, call.Queue, func(e scene) { s.executed(e, at) },
+			"the server executes %q: %v", s.server.Args(call.Command), reply)
+	case c.Sends(at):
+		s.event(w, i, call.Queue, func(e scene) { s.server.Send(e.Client, e.now, at) },
+			"it gives back permits, or changes the limiter")
+	}
+}
+
+// executed lets the server execute a call. The reply arrives at once if nothing is missed by that:
+// after a later one, the grant is certainly in no further window, and the client is free later.
+func (s *search) executed(e scene, at int) {
+	call := e.Calls[at]
+	for _, figure := range s.execute(e.world, call.Command).([]any) {
+		call.Reply = append(call.Reply, figure.(int64))
+	}
+	if call.Batch == nil || e.retries == 0 && call.Batch.Ask.Lease == 0 {
+		s.receives(e, at)
+	}
+}
+
+// receives gives a client the reply to a call, and judges what its callers are told.
+func (s *search) receives(e scene, at int) {
+	call := e.Calls[at]
+	s.server.Receive(e.Client, e.now, at)
+	if call.Batch == nil || call.Void {
+		return
+	}
+	for _, r := range call.Batch.Settled {
+		if !r.Outcome.First.Allowed {
+			continue
+		}
+		for part, limiter := range e.queue.Limiters {
+			n := *r.Permits.Of(part)
+			if r.Kind == schedule.UpTo {
+				n = r.Outcome.Taken
+			}
+			s.grant(e.world, limiter, n, call.Sent())
+		}
+	}
+}
+
+// fails lets a client not wait for a call that asks.
+func (s *search) fails(w *world, i, at int) {
+	c := w.clients[i]
+	call := c.Calls[at]
+	if call.Batch == nil {
+		return
+	}
+	q := c.Queues[call.Queue]
+	if c.retries > 0 {
+		s.event(w, i, call.Queue, func(e scene) { e.lose(e.Lose(e.now, at, false)) },
+			"it waits no longer for a call, which fails")
+		s.event(w, i, call.Queue, func(e scene) { e.lose(s.server.Repeat(e.Client, e.now, at)) },
+			"it waits no longer for a call, and repeats it")
+	}
+	if c.retries > 0 && q.Waiting()+q.Trying() > call.Batch.Requests() {
+		s.event(w, i, call.Queue, func(e scene) { e.lose(e.Lose(e.now, at, true)) },
+			"it waits no longer for a call, which fails with the requests behind it")
+	}
+	if s.Clients[i].Stalls && call.Batch == q.InFlight() {
+		s.event(w, i, call.Queue, func(e scene) { e.queue.Stalled(e.now, e.Calls[at].Batch) }, "a call stalls")
+	}
+}
+
+// lose notes a command of which the client does not wait for the reply any longer.
+func (e scene) lose(command replay.Command) {
+	e.retries--
+	e.add(stray{command: command})
+}
+
+// comes lets a caller come. A lease serves it, or it joins a queue.
+func (s *search) comes(w *world, i, kind int, n int64) {
+	c, k := w.clients[i], &s.Clients[i].Callers[kind]
+	queue := c.QueueOf(k.limiters())
+	offer, _ := c.Queues[queue].Ledger().Offers(n, s.moment(w.at, c))
+	if c.comes[kind] == 0 && (k.Kind == schedule.UpTo || offer == nil) {
+		return
+	}
+	s.event(w, i, queue, func(e scene) {
+		if k.Kind != schedule.UpTo && s.lends(e, n) {
+			return
+		}
+		e.comes[kind]--
+		r := &schedule.Request{Permits: protocol.Same(len(e.queue.Limiters), n), Kind: k.Kind, Owner: k}
+		if k.Timeout > 0 {
+			r.Until = e.now.Clock.Add(k.Timeout)
+			r.End = r.Until
+		}
+		e.Join(queue, r)
+	}, "a caller comes for %d of %v, and %s", n, k.limiters(), k)
+}
+
+// lends serves a caller from a lease, and reports whether that has enough permits.
+func (s *search) lends(e scene, n int64) bool {
+	if !e.queue.Ledger().Holds() {
+		return false
+	}
+	from, _, refill := e.queue.Ledger().Take(n, e.now)
+	e.queue.Refills = e.queue.Refills || refill
+	if from != nil {
+		s.result.Leased++
+		s.grant(e.world, 0, n, e.now.Mono)
+	}
+	return from != nil
+}
+
+// suffers lets a client crash, or its clock be set back. What it has sent may still arrive.
+func (s *search) suffers(w *world, i int) {
+	c, spec := w.clients[i], &s.Clients[i]
+	if w.crashes < s.Crashes && (c.Holds() || c.asks()) {
+		s.Step(w, func(next *world) {
 			next.crashes++
-			next.clients[i] = s.crashed(i, c)
+			c := next.clients[i]
+			for len(c.Calls) > 0 {
+				next.add(stray{command: c.Drop(0)})
+			}
+			c.life++
+			c.Client = s.client(i, c.life)
 		}, "%s crashes", spec.Name)
 	}
 	if c.back < spec.Back {
-		s.event(w, i, func(_ *world, c *client) { c.back = spec.Back },
-			"the clock of %s is set back by %v", spec.Name, spec.Back)
-	}
-	for at := range c.calls {
-		s.travels(w, i, at)
-	}
-	if spec.Foreign == nil {
-		s.goes(w, i)
-		s.background(w, i)
-	}
-	for kind, k := range spec.Callers {
-		for _, n := range k.Sizes {
-			s.comes(w, i, kind, n)
-		}
+		s.event(w, i, 0, func(e scene) { e.back = spec.Back }, "its clock is set back by %v", spec.Back)
 	}
 }
 
-// travels lets a call be executed, its reply arrive, or its client not wait for that.
-func (s *search) travels(w *world, i, at int) {
-	spec, call := &s.Clients[i], w.clients[i].calls[at]
-	switch {
-	case !call.done:
-		done := s.run(w, call.command)
-		s.event(w, i, func(next *world, _ *client) { s.executed(next, i, at, done) },
-			"the server executes %q of %s: %v", s.commands.all[call.command].args, spec.Name, s.replies.all[done.reply])
-	case !call.alone:
-		s.event(w, i, func(next *world, _ *client) { s.receive(next, i, at) },
-			"%s has the reply %v", spec.Name, s.replies.all[call.reply])
-	}
-	if call.content != asks || call.alone {
-		return
-	}
-	if w.clients[i].retries > 0 {
-		s.event(w, i, func(next *world, _ *client) { s.lose(next, i, at, nil) },
-			"%s waits no longer for a call: it fails", spec.Name)
-		s.event(w, i, func(next *world, c *client) {
-			again := *c.calls[at]
-			again.again, again.done, again.void = true, false, false
-			s.drop(c, at)
-			c.retries--
-			s.ask(next, i, &again)
-		}, "%s waits no longer for a call: it is repeated", spec.Name)
-	}
-	if w.clients[i].retries > 0 && spec.Foreign == nil && len(w.clients[i].callers) > call.batch.Requests() {
-		s.event(w, i, func(next *world, _ *client) { s.lose(next, i, at, errLost) },
-			"%s waits no longer for a call: it fails with the requests behind it", spec.Name)
-	}
-	if spec.Stalls && call.batch == w.clients[i].queue.InFlight() {
-		s.event(w, i, func(next *world, c *client) { c.queue.Stalled(s.moment(next.at, c), c.calls[at].batch) },
-			"a call of %s stalls", spec.Name)
-	}
-}
-
-// comes lets a caller come. A lease serves it, or it joins the queue. A foreign client makes one
-// call at a time.
-func (s *search) comes(w *world, i, kind int, n int64) {
-	spec, c := &s.Clients[i], w.clients[i]
-	k := &spec.Callers[kind]
-	if spec.Foreign != nil {
-		if c.comes[kind] > 0 && c.open(asks) == 0 {
-			s.event(w, i, func(next *world, c *client) {
-				c.comes[kind]--
-				s.ask(next, i, &call{n: n, drawn: c.drawn, first: s.moment(next.at, c)})
-			}, "%s asks for %d", spec.Name, n)
+// leaves lets waiting callers leave: their contexts or their timeouts end.
+func (s *search) leaves(w *world, i, queue int) {
+	c := w.clients[i]
+	for at, r := range slices.Collect(c.Queues[queue].Line()) {
+		if r.Owner.(*Caller).Leaves {
+			s.event(w, i, queue, func(e scene) { e.queue.Leave(slices.Collect(e.queue.Line())[at]) },
+				"a caller that waits for %v leaves", r.Permits)
 		}
-		return
-	}
-	offer, _ := c.ledger().Offers(n, s.moment(w.at, c))
-	if k.Kind == schedule.UpTo && c.queue.Waiting() > 0 ||
-		c.comes[kind] == 0 && (k.Kind == schedule.UpTo || offer == nil) {
-		return
-	}
-	s.event(w, i, func(next *world, c *client) {
-		if k.Kind != schedule.UpTo && c.ledger().Holds() {
-			if from, _, refill := c.ledger().Take(n, s.moment(next.at, c)); from != nil {
-				c.refills = c.refills || refill
-				s.result.Leased++
-				s.grant(next, n, s.now(next))
-				return
-			}
-		}
-		c.comes[kind]--
-		r := &schedule.Request{Permits: protocol.Permits{First: n}, Kind: k.Kind}
-		if k.Timeout > 0 {
-			r.Until = s.moment(next.at, c).Clock.Add(k.Timeout)
-			r.End = r.Until
-		}
-		at := len(c.callers)
-		for at > 0 && c.callers[at-1].kind > kind {
-			at--
-		}
-		c.callers = slices.Insert(c.callers, at, &caller{Request: r, kind: kind})
-		c.queue.Join(r)
-	}, "a caller of %s comes for %d: %s", spec.Name, n, k)
-}
-
-// goes lets callers leave: their contexts or their timeouts end.
-func (s *search) goes(w *world, i int) {
-	spec, c := &s.Clients[i], w.clients[i]
-	for at, r := range c.callers {
-		if spec.Callers[r.kind].Leaves && !r.left {
-			s.event(w, i, func(_ *world, c *client) {
-				c.leave(at)
-			}, "a caller of %s for %d leaves", spec.Name, r.Permits.First)
-		}
-		if !r.Until.IsZero() && !r.expired && !s.moment(w.at, c).Clock.Before(r.Until) {
-			s.event(w, i, func(next *world, c *client) {
-				c.callers[at].expired = true
-				c.queue.Expire(c.callers[at].Request)
-				if s.exit(next, i); !c.callers[at].InFlight() {
-					c.leave(at)
+		if !r.Until.IsZero() && !s.moment(w.at, c).Clock.Before(r.Until) {
+			s.event(w, i, queue, func(e scene) {
+				r := slices.Collect(e.queue.Line())[at]
+				e.queue.Expire(r)
+				if s.server.Exit(e.Client, e.now, queue); !r.InFlight() {
+					e.queue.Leave(r)
 				}
-			}, "the timeout of a caller of %s for %d is over", spec.Name, r.Permits.First)
+			}, "the timeout of a caller that waits for %v is over", r.Permits)
 		}
 	}
 }
 
-// leave takes away the request of a caller.
-func (c *client) leave(at int) {
-	r := c.callers[at]
-	if r.left = c.queue.Leave(r.Request) != nil; !r.left {
-		c.callers = slices.Delete(c.callers, at, at+1)
-	}
-}
-
-// background lets the queue wake, and a client refill leases, give them back, and change the
-// limiter.
-func (s *search) background(w *world, i int) {
-	spec, c := &s.Clients[i], w.clients[i]
-	if at, _ := c.queue.Wake(); !at.IsZero() && !s.now(w).Before(at) {
-		s.event(w, i, func(*world, *client) {}, "the queue of %s wakes", spec.Name)
-	}
-	if c.refills {
-		s.event(w, i, func(_ *world, c *client) { c.refill() }, "%s refills its lease", spec.Name)
-	}
-	if len(c.backs) > 0 {
-		s.event(w, i, func(next *world, _ *client) { s.startBack(next, i) },
-			"%s begins to give back %d permits", spec.Name, c.backs[0].Permits)
-	}
-	if c.changes > 0 && !c.changing {
-		s.event(w, i, func(next *world, c *client) {
-			c.changes--
-			c.changing = true
-			for _, back := range c.ledger().Change() {
-				s.giveBack(next, i, back)
-			}
-		}, "%s begins a change", spec.Name)
-	}
-	if c.changing && c.open(sets) == 0 && !c.ledger().Returning() {
-		s.event(w, i, func(next *world, _ *client) { s.change(next, i) }, "%s sends a change", spec.Name)
-	}
-}
-
-// refill lets the next batch ask for more permits than those of the lease.
-func (c *client) refill() {
-	c.refills = false
-	c.queue.Refill()
-}
-
-// startBack lets a client give back the first permits that are to be given back.
-func (s *search) startBack(w *world, i int) {
+// background lets a queue wake and refill its lease, and a client begin a change.
+func (s *search) background(w *world, i, queue int) {
 	c := w.clients[i]
-	first := c.backs[0]
-	c.backs = c.backs[1:]
-	if c.ledger().Start(first, false) {
-		s.giveBack(w, i, first)
+	q := c.Queues[queue]
+	if wake, _ := q.Wake(); !wake.IsZero() && !s.now(w).Before(wake) {
+		s.event(w, i, queue, func(scene) {}, "a queue wakes")
 	}
-}
-
-// exit does what the queue says. Refills and what is given back are steps of their own only if the
-// limiter may change meanwhile.
-func (s *search) exit(w *world, i int) {
-	c := w.clients[i]
-	now := func() schedule.Moment { return s.moment(w.at, c) }
-	for again := c.queue != nil; again; {
-		send, fx := c.queue.Next(nil, now, func() *schedule.Batch {
-			return &schedule.Batch{Changing: c.changing}
-		})
-		for _, b := range send {
-			s.mayAsk(i, c, b)
-			s.ask(w, i, &call{batch: b, drawn: c.drawn, first: now()})
-		}
-		c.backs = append(c.backs, fx.Back...)
-		atOnce := s.Clients[i].Changes == 0
-		for atOnce && len(c.backs) > 0 {
-			s.startBack(w, i)
-		}
-		if again = atOnce && c.refills; again {
-			c.refill()
-		}
+	if q.Refills {
+		s.event(w, i, queue, func(e scene) {
+			e.queue.Refills = false
+			e.queue.Refill()
+		}, "it refills its lease")
+	}
+	if queue == 0 && c.changes > 0 && !c.Changing() {
+		s.event(w, i, queue, func(e scene) {
+			e.changes--
+			s.server.Change(e.Client, e.now)
+		}, "it begins a change")
 	}
 }
