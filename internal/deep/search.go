@@ -49,7 +49,7 @@ const longest = 500
 
 // Run visits all states. The error is a violation, with the steps that lead there, or a Failure.
 func (s *Search[W]) Run(first *W) (err error) {
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // states are copied all the time
+	defer debug.SetGCPercent(debug.SetGCPercent(800)) // states are copied all the time
 	defer func() { err = s.ended(recover()) }()
 	s.seen = map[[sha256.Size]byte]struct{}{}
 	s.visit(first)

@@ -177,6 +177,9 @@ func (s *search) comes(w *world, i, kind int, n int64) {
 	}
 	s.event(w, i, queue, func(e scene) {
 		if k.Kind != schedule.UpTo && s.lends(e, n) {
+			if s.Clients[i].Changes == 0 { // nothing that matters can happen before
+				e.refill()
+			}
 			return
 		}
 		e.comes[kind]--
@@ -201,6 +204,14 @@ func (s *search) lends(e scene, n int64) bool {
 		s.grant(e.world, 0, n, e.now.Mono)
 	}
 	return from != nil
+}
+
+// refill lets the next batch take more permits ahead, if a request has found that it is to.
+func (e scene) refill() {
+	if e.queue.Refills {
+		e.queue.Refills = false
+		e.queue.Refill()
+	}
 }
 
 // suffers lets a client crash, or its clock be set back. What it has sent may still arrive.
@@ -250,10 +261,7 @@ func (s *search) background(w *world, i, queue int) {
 		s.event(w, i, queue, func(scene) {}, "a queue wakes")
 	}
 	if q.Refills {
-		s.event(w, i, queue, func(e scene) {
-			e.queue.Refills = false
-			e.queue.Refill()
-		}, "it refills its lease")
+		s.event(w, i, queue, scene.refill, "it refills its lease")
 	}
 	if queue == 0 && c.changes > 0 && !c.Changing() {
 		s.event(w, i, queue, func(e scene) {
