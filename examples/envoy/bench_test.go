@@ -155,9 +155,10 @@ static_resources:
 {{- end}}
 `))
 
-// BenchmarkEnvoy measures requests of 32 connections through Envoy with one worker and with two.
-// Each operation is a round: each kind of requests for a second. It prints the medians of the
-// rounds. A ratio compares figures of the same round.
+// BenchmarkEnvoy measures requests of 32 connections through Envoy with one worker and with two, to
+// a service that answers at once, and to one that needs 5 ms, as if it asked a database. Each
+// operation is a round: each kind of requests for a second. It prints the medians of the rounds. A
+// ratio compares figures of the same round.
 //
 //	go test -run '^$' -bench Envoy -benchtime 9x ./examples/envoy
 func BenchmarkEnvoy(b *testing.B) {
@@ -170,13 +171,13 @@ func BenchmarkEnvoy(b *testing.B) {
 	plain.startRls()
 	caching.startRls("--deny-cache", "10000")
 	stub := plain.startStub()
-	service := plain.serveAtOnce()
 	m := &measure{
 		tb:       b,
 		deciders: []int{plain.rls.Process.Pid, caching.rls.Process.Pid, stub.pid},
 		redis:    plain.redis.Pid(),
 	}
-	for workers := 1; workers <= 2; workers++ {
+	for _, g := range []*gateway{{workers: 1}, {workers: 2}, {workers: 1, service: 5 * time.Millisecond}} {
+		service := plain.serve(g.service)
 		config := func() string {
 			var text bytes.Buffer
 			if err := benchConfig.Execute(&text, map[string]any{
@@ -189,12 +190,14 @@ func BenchmarkEnvoy(b *testing.B) {
 			}
 			return text.String()
 		}
-		envoy := plain.startEnvoy(workers, config, func() bool {
+		envoy := plain.startEnvoy(g.workers, config, func() bool {
 			return !slices.ContainsFunc(kinds, func(k *kind) bool {
 				return k.Asks != "" && !plain.do("127.0.0.1", "GET", k.Path, "x-user", "ann").decided()
 			})
 		})
-		m.gateways = append(m.gateways, newGateway(b, workers, envoy.Process.Pid, plain.envoy))
+		g.pid = envoy.Process.Pid
+		g.connect(b, plain.envoy)
+		m.gateways = append(m.gateways, g)
 	}
 	for b.Loop() {
 		for _, g := range m.gateways {
@@ -204,8 +207,8 @@ func BenchmarkEnvoy(b *testing.B) {
 	m.print()
 }
 
-// serveAtOnce starts a service that answers at once, and returns its address.
-func (w *world) serveAtOnce() string {
+// serve starts a service that answers each request after a time, and returns its address.
+func (w *world) serve(after time.Duration) string {
 	w.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -221,6 +224,7 @@ func (w *world) serveAtOnce() string {
 			go func() {
 				defer conn.Close()
 				for c := (&client{conn: conn}); c.read() == nil; {
+					time.Sleep(after)
 					if _, err := conn.Write([]byte("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")); err != nil {
 						return
 					}
@@ -336,13 +340,15 @@ func (c *client) send(k *kind, until time.Time) error {
 // A gateway is an Envoy, its clients, and what was measured of it.
 type gateway struct {
 	workers, pid int
+	service      time.Duration // how long the service needs for a request
 	clients      []*client
 	samples      map[*kind][]sample
 }
 
-func newGateway(tb testing.TB, workers, pid int, address string) *gateway {
+// connect connects the clients to Envoy.
+func (g *gateway) connect(tb testing.TB, address string) {
 	tb.Helper()
-	g := &gateway{workers: workers, pid: pid, samples: map[*kind][]sample{}}
+	g.samples = map[*kind][]sample{}
 	for i := range connections {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
@@ -351,7 +357,6 @@ func newGateway(tb testing.TB, workers, pid int, address string) *gateway {
 		tb.Cleanup(func() { conn.Close() })
 		g.clients = append(g.clients, &client{conn: conn, user: i * users / connections})
 	}
-	return g
 }
 
 // load sends requests of a kind on all connections. It returns how long those took that were
@@ -464,14 +469,14 @@ func (m *measure) print() {
 		{"undecided", 0, func(s sample) float64 { return s.undecided }},
 	}
 	out := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(out, "\nworkers\t\t")
+	fmt.Fprint(out, "\nworkers\tservice\t\t")
 	for _, c := range columns {
 		fmt.Fprint(out, c.name, "\t")
 	}
 	fmt.Fprintln(out)
 	for _, g := range m.gateways {
 		for _, k := range kinds {
-			fmt.Fprintf(out, "%d\t%s\t", g.workers, k.Name)
+			fmt.Fprintf(out, "%d\t%v\t%s\t", g.workers, g.service, k.Name)
 			for _, c := range columns {
 				var values []float64
 				for _, s := range g.samples[k] {
