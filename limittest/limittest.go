@@ -40,7 +40,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/dispatch"
-	"github.com/rratelimiter/rratelimiter/internal/roomy"
+	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 )
 
 // Epoch is the start time of a new server's clock, unless it is the real clock.
@@ -122,7 +122,7 @@ func (s *Server) dial(context.Context, string, string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return roomy.Conn(pipe), nil
+	return netpipe.Conn(pipe), nil
 }
 
 // settleBubble waits until all other goroutines of the bubble are blocked, and returns whether it

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/exchange"
-	"github.com/rratelimiter/rratelimiter/internal/localgrant"
+	"github.com/rratelimiter/rratelimiter/internal/fallback"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
@@ -32,7 +32,7 @@ func (b *batch) Away(retry time.Duration) bool {
 // is known.
 func (b *batch) decide(retry time.Duration) (g protocol.Reply, known bool) {
 	q := b.queue
-	locals := make([]*localgrant.Limiter, len(q.limiters))
+	locals := make([]*fallback.Limiter, len(q.limiters))
 	for i, l := range q.limiters {
 		if locals[i] = &l.Local; !l.Settings.FallsBack {
 			return g, false

@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/roomy"
+	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 )
 
 // inline_test.go has one caller near Redis, whose goroutine makes its calls itself, in bubbles of
@@ -59,7 +59,7 @@ func whileNearWith(t *testing.T, change func(*redis.Options), test func(t *testi
 				if err != nil {
 					return nil, err
 				}
-				return n.wire(t, roomy.Conn(pipe)), nil
+				return n.wire(t, netpipe.Conn(pipe)), nil
 			},
 			// Otherwise go-redis looks up the server's name, which does not work in a bubble.
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

@@ -7,7 +7,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/exchange"
-	"github.com/rratelimiter/rratelimiter/internal/localgrant"
+	"github.com/rratelimiter/rratelimiter/internal/fallback"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -144,7 +144,7 @@ func (ch *charge) Done(o exchange.Outcome) {
 // locally counts the permits in the process. It fails unless each limiter has WithFallback and a
 // rate that is known.
 func (ch *charge) locally(retry time.Duration) ([]protocol.Charged, bool) {
-	locals, permits := make([]*localgrant.Limiter, len(ch.limiters)), make([]int64, len(ch.limiters))
+	locals, permits := make([]*fallback.Limiter, len(ch.limiters)), make([]int64, len(ch.limiters))
 	most := make([]int64, len(ch.limiters))
 	for i, l := range ch.limiters {
 		if !l.Settings.FallsBack {

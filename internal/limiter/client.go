@@ -14,7 +14,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
 	"github.com/rratelimiter/rratelimiter/internal/exchange"
 	"github.com/rratelimiter/rratelimiter/internal/exchange/pipeline"
-	"github.com/rratelimiter/rratelimiter/internal/localgrant"
+	"github.com/rratelimiter/rratelimiter/internal/fallback"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
@@ -49,7 +49,7 @@ type Client struct {
 	Exchange  *exchange.Exchange
 	Checks    checks.Table
 	DenyCache denycache.Cache
-	Local     localgrant.Limiters
+	Local     fallback.Limiters
 	Blocked   atomic.Int64 // waiting callers in all queues, and in Pause
 
 	ownClock bool // the clock is not time.Now
@@ -74,7 +74,7 @@ func (c *Client) Init(config Config, wake func(chosen func(*Limiter) bool)) {
 // Tune replaces the tuning, before the client is used.
 func (c *Client) Tune(t Tuning) {
 	c.Linger = cmp.Or(t.Linger, schedule.LingerThreshold)
-	c.Local.Most = cmp.Or(t.LocalLimiters, localgrant.MaxLimiters)
+	c.Local.Most = cmp.Or(t.LocalLimiters, fallback.MaxLimiters)
 	c.Exchange.Tune(exchange.Tuning{
 		Patience:     cmp.Or(t.Patience, pipeline.ShortestStall),
 		RunsInFlight: cmp.Or(t.RunsInFlight, pipeline.MaxRuns),

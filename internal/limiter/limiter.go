@@ -9,8 +9,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/breaker"
 	"github.com/rratelimiter/rratelimiter/internal/denycache"
+	"github.com/rratelimiter/rratelimiter/internal/fallback"
 	"github.com/rratelimiter/rratelimiter/internal/keys"
-	"github.com/rratelimiter/rratelimiter/internal/localgrant"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -32,8 +32,8 @@ type Settings struct {
 // A Limiter is one limiter of a client.
 type Limiter struct {
 	Settings Settings
-	Name     string             // for the user; its keys may have another one
-	Local    localgrant.Limiter // as local decisions see it
+	Name     string           // for the user; its keys may have another one
+	Local    fallback.Limiter // as local decisions see it
 	client   *Client
 	queues   Queues
 	keyNames [keys.Count]string
@@ -73,7 +73,7 @@ func (l *Limiter) Init(c *Client, q Queues, name string, s Settings, err error) 
 	}
 	l.err = cmp.Or(err, wrong)
 	l.encoder.Init(s.Options, c.identity, c.Config.Clock)
-	l.Local = localgrant.Limiter{
+	l.Local = fallback.Limiter{
 		Key: l.Key(), Own: s.Own.Permits, Interval: protocol.Millis(s.Own.Interval), Fraction: s.Fallback,
 	}
 	if own := s.Own; s.Enforced {

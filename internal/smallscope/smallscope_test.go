@@ -13,10 +13,10 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/rratelimiter/rratelimiter/internal/deep"
+	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 	"github.com/rratelimiter/rratelimiter/internal/replay"
-	"github.com/rratelimiter/rratelimiter/internal/roomy"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
@@ -32,7 +32,7 @@ func scope(t *testing.T, rate int64, clients ...Client) Scope {
 			if err != nil {
 				return nil, err
 			}
-			return roomy.Conn(pipe), nil
+			return netpipe.Conn(pipe), nil
 		},
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})

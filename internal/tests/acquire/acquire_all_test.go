@@ -19,8 +19,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
-	"github.com/rratelimiter/rratelimiter/internal/roomy"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
@@ -405,7 +405,7 @@ func ringProcess(b *rig.Bubble, opts ...rratelimiter.Option) *rratelimiter.Clien
 				if err != nil {
 					return nil, err
 				}
-				return roomy.Conn(pipe), nil
+				return netpipe.Conn(pipe), nil
 			}
 			o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 			return redis.NewClient(o)

@@ -16,7 +16,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/rratelimiter/rratelimiter"
-	"github.com/rratelimiter/rratelimiter/internal/roomy"
+	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
 
@@ -355,7 +355,7 @@ func (u *tunnel) DialHook(redis.DialHook) redis.DialHook {
 			return nil, rig.ErrRefused
 		}
 		pipe, err := u.server.Dial()
-		return delayed{roomy.Conn(pipe), &u.delay}, err
+		return delayed{netpipe.Conn(pipe), &u.delay}, err
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/keys"
+	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
-	"github.com/rratelimiter/rratelimiter/internal/roomy"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
@@ -130,7 +130,7 @@ type link struct {
 // dial makes a link.
 func (p *path) dial(context.Context, string, string) (net.Conn, error) {
 	near, far := net.Pipe()
-	return &link{near, roomy.Conn(far), p}, nil
+	return &link{near, netpipe.Conn(far), p}, nil
 }
 
 func (l *link) Close() error {

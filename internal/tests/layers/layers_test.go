@@ -15,7 +15,7 @@ var layers = []string{
 	"lua", "internal/span", "internal/serverinfo", "internal/record", "internal/keys", "internal/localwindow",
 	"internal/fairshare", "internal/denycache", "internal/lease", "internal/breaker", "internal/script",
 	"internal/protocol",
-	"internal/localgrant", "internal/checks", "internal/schedule",
+	"internal/fallback", "internal/checks", "internal/schedule",
 	"internal/exchange/pipeline", "internal/exchange", "internal/limiter", "internal/workers", "internal/dispatch",
 }
 

@@ -17,8 +17,8 @@ import (
 
 	"github.com/rratelimiter/rratelimiter"
 	"github.com/rratelimiter/rratelimiter/internal/limiter"
+	"github.com/rratelimiter/rratelimiter/internal/netpipe"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
-	"github.com/rratelimiter/rratelimiter/internal/roomy"
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
@@ -59,7 +59,7 @@ func (b *Bubble) Dial(context.Context, string, string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return roomy.Conn(pipe), nil
+	return netpipe.Conn(pipe), nil
 }
 
 // Options returns the options of a redis client in the bubble.

@@ -1,5 +1,5 @@
-// Package roomy connects clients to the embedded server over pipes whose writes never block.
-package roomy
+// Package netpipe connects clients to the embedded server over pipes whose writes never block.
+package netpipe
 
 import (
 	"errors"
@@ -23,7 +23,7 @@ type conn struct {
 	pending []byte
 }
 
-// Conn makes the client's end of a pipe roomy.
+// Conn makes the client's end of a pipe netpipe.
 func Conn(pipe net.Conn) net.Conn {
 	c := &conn{Conn: pipe, closed: make(chan struct{}), ready: make(chan struct{}, 1)}
 	go c.pass()

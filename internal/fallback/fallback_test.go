@@ -1,4 +1,4 @@
-package localgrant
+package fallback
 
 import (
 	"math"

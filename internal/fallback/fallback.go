@@ -1,6 +1,6 @@
-// Package localgrant grants or refuses requests in the process while Redis is away. Its replies
+// Package fallback grants or refuses requests in the process while Redis is away. Its replies
 // have the form of a script's reply. Package dispatch decides which requests it answers.
-package localgrant
+package fallback
 
 import (
 	"math"
