@@ -30,9 +30,9 @@ import (
 //
 // A call waits for its permit until its context ends. If the context ends first, the call is not
 // sent, and fails with CANCELLED or DEADLINE_EXCEEDED; with [rratelimiter.WithFailFast], with
-// DEADLINE_EXCEEDED as soon as it is known to be too late. If the limiter returns another error, for
-// example because Redis cannot be reached, the call is not sent, and fails with UNAVAILABLE. The
-// error wraps that of [rratelimiter.Limiter.Acquire].
+// DEADLINE_EXCEEDED as soon as it is known to be too late. If the limiter returns another error,
+// for example because Redis cannot be reached, the call is not sent, and fails with UNAVAILABLE.
+// The error wraps that of [rratelimiter.Limiter.Acquire].
 //
 // If a call or a stream ends with RESOURCE_EXHAUSTED or UNAVAILABLE and a RetryInfo, as those of a
 // server with a guard do, all calls pause for the delay in it. The caller gets the error. What

@@ -87,8 +87,8 @@ descriptors:
 	}
 }
 
-// A mapping can take over fields of others (<<), as in YAML 1.1. Its own fields have precedence, and
-// of two others the first one.
+// A mapping can take over fields of others (<<), as in YAML 1.1. Its own fields have precedence,
+// and of two others the first one.
 func TestFieldsThatAreMerged(t *testing.T) {
 	f, err := ParseFile("f", []byte(`
 domain: a

@@ -100,8 +100,8 @@ func (c *Client) Drop(at int) (stray Command) {
 	return call.Command
 }
 
-// Sends reports whether a call that waits to be sent can be sent now. A change waits until no permits
-// are being given back.
+// Sends reports whether a call that waits to be sent can be sent now. A change waits until no
+// permits are being given back.
 func (c *Client) Sends(at int) bool {
 	return !c.Calls[at].Changes() || !c.Queues[0].Ledger().Returning()
 }

@@ -36,8 +36,8 @@ func TestHeadStart(t *testing.T) {
 	s.sends(second)
 }
 
-// A head start ends in time by the monotonic clock, too. So a clock that is set back keeps no caller
-// waiting behind those that do not wait, however often these come.
+// A head start ends in time by the monotonic clock, too. So a clock that is set back keeps no
+// caller waiting behind those that do not wait, however often these come.
 func TestAHeadStartEndsThoughTheClockIsSetBack(t *testing.T) {
 	s := newStory(t)
 	many := tries(9)

@@ -90,8 +90,8 @@ func (s *search) quiet(w *world, c *client, q *replay.Queue) {
 	}
 }
 
-// inTime checks that a queue wakes for each request, and soon if the permits of its first caller are
-// free.
+// inTime checks that a queue wakes for each request, and soon if the permits of its first caller
+// are free.
 func (s *search) inTime(w *world, c *client, q *replay.Queue) {
 	if q.InFlight() != nil {
 		return
@@ -124,8 +124,8 @@ func (s *search) inTime(w *world, c *client, q *replay.Queue) {
 	}
 }
 
-// free reports whether the permits of the first caller in a queue are free, beside those that others
-// wait for in front of it.
+// free reports whether the permits of the first caller in a queue are free, beside those that
+// others wait for in front of it.
 func (s *search) free(w *world, c *client, q *replay.Queue, first *schedule.Request) bool {
 	now := s.moment(w.at, c).Clock
 	for part, limiter := range q.Limiters {

@@ -1,7 +1,7 @@
-// Package smallscope runs all interleavings of a few clients of one limiter, or of a few, in a small
-// scope: few permits, few moments of time, few callers. A client has leases (WithLease), or no
-// leases, its callers ask one limiter or several that grant together, or it charges permits, or is
-// a client of another library, which calls its own script. Requests and replies take any time to
+// Package smallscope runs all interleavings of a few clients of one limiter, or of a few, in a
+// small scope: few permits, few moments of time, few callers. A client has leases (WithLease), or
+// no leases, its callers ask one limiter or several that grant together, or it charges permits, or
+// is a client of another library, which calls its own script. Requests and replies take any time to
 // arrive, some never arrive, and clients crash.
 //
 // Clients use the real schedule.Queue, lease.Ledger, scripts, arguments and decoders of replies,
@@ -106,8 +106,8 @@ func Waits(comes int, sizes ...int64) Caller {
 	return Caller{Kind: schedule.Wait, Sizes: sizes, Comes: comes}
 }
 
-// A Foreign is a client of another library, with a script that asks for permits of the first limiter,
-// or charges them.
+// A Foreign is a client of another library, with a script that asks for permits of the first
+// limiter, or charges them.
 type Foreign struct {
 	Name    string
 	Comes   int     // how often it asks

@@ -330,8 +330,8 @@ func TestClosedRedisClientEndsWaitingForLimitersInOrder(t *testing.T) {
 	})
 }
 
-// The late reply of a call that has stalled does not make the queue linger: who waits is served when
-// its permits are free.
+// The late reply of a call that has stalled does not make the queue linger: who waits is served
+// when its permits are free.
 func TestTheReplyToAStalledCallDelaysNobody(t *testing.T) {
 	rig.InBubble(t, func(_ *testing.T, b *rig.Bubble) {
 		p := b.Process()
@@ -352,8 +352,8 @@ func TestTheReplyToAStalledCallDelaysNobody(t *testing.T) {
 	})
 }
 
-// The late reply of a call that has stalled causes no further call for those who were asked for since
-// the change.
+// The late reply of a call that has stalled causes no further call for those who were asked for
+// since the change.
 func TestTheReplyToAStalledCallMakesNoSuperfluousCall(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
