@@ -123,6 +123,9 @@ func (s *Server) next(c *Client, m schedule.Moment, queue int) (outdated []sched
 		deep.Violated("a queue wakes at a time that is over")
 	}
 	for _, b := range send {
+		if b.Requests() == 0 && !c.Holds() {
+			deep.Violated("a call for nobody takes permits ahead, though there is no lease that they could follow")
+		}
 		call := &Call{Queue: queue, Batch: b, encoder: deep.Copy(c.encoder), recent: c.recent}
 		s.attempt(c, m, call, c.encoder)
 	}

@@ -220,22 +220,22 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 			},
 		},
 		{
-			name: "a change while a lease is renewed", least: 1, rate: 3, times: early[:3],
+			name: "a change while a lease is renewed", least: 9000, rate: 3, times: early[:3],
 			clients: change(func(c *Client) { c.Changes = 1 }, leased("leased", 2)),
 		},
 		{
-			name: "a set and a single caller", least: 1, rate: 3, more: []protocol.Rate{{Permits: 1, Interval: 40}},
+			name: "a set and a single caller", least: 14000, rate: 3, more: []protocol.Rate{{Permits: 1, Interval: 40}},
 			times:   []time.Duration{ms, 12 * ms, 41 * ms},
 			clients: []Client{waiting(of(Tries(1), 1), of(leaves, 0, 1), Waits(1, 3))},
 		},
 		{
-			name: "two sets that share a limiter", least: 1, rate: 1,
+			name: "two sets that share a limiter", least: 18000, rate: 1,
 			more:    []protocol.Rate{{Permits: 1, Interval: 20}, {Permits: 1, Interval: 40}},
 			times:   queue[:3],
 			clients: []Client{waiting(of(leaves, 0, 1), of(Waits(1, 1), 0, 2), Tries(1, 1))},
 		},
 		{
-			name: "a lease beside a set", least: 1, rate: 3, more: []protocol.Rate{{Permits: 1, Interval: 20}},
+			name: "a lease beside a set", least: 2500, rate: 3, more: []protocol.Rate{{Permits: 1, Interval: 20}},
 			times:   []time.Duration{ms, 2 * ms, 21 * ms},
 			clients: change(func(c *Client) { c.Callers = append(c.Callers, of(leaves, 0, 1)) }, leased("leased", 1)),
 		},
