@@ -7,6 +7,7 @@ import (
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
+	"github.com/rratelimiter/rratelimiter/internal/replay"
 	"github.com/rratelimiter/rratelimiter/internal/smallscope"
 )
 
@@ -138,12 +139,12 @@ func TestNoInterleavingExceedsTheRate(t *testing.T) {
 			rdb := server.Client()
 			w.load(t, rdb)
 			scope := smallscope.Scope{
-				Limiters: []protocol.Rate{{Permits: test.rate, Interval: 20}}, Times: smallscope.Times, Clients: test.clients,
-				Foreign: test.java,
-				Acquire: protocol.AcquireScript, Redis: rdb, Crashes: test.crashes,
+				Limiters: []protocol.Rate{{Permits: test.rate, Interval: 20}}, Times: smallscope.Times,
+				Clients: test.clients, Foreign: test.java, Crashes: test.crashes,
+				Acquire: protocol.AcquireScript, Redis: rdb,
 			}
 			if !test.real {
-				scope.Acquire = smallscope.Unbounded()
+				scope.Acquire = replay.Unbounded()
 			}
 			if test.times != nil {
 				scope.Times = test.times

@@ -158,7 +158,7 @@ func (s *Server) Change(c *Client, m schedule.Moment) {
 
 // Forget makes clients equal that decide alike: it drops what has no effect any more. again: a call
 // may be repeated.
-func (c *Client) Forget(m schedule.Moment, again bool, known schedule.Known) {
+func (c *Client) Forget(m schedule.Moment, again bool) {
 	if !again {
 		c.recent = protocol.RecentIDs{}
 	}
@@ -169,6 +169,6 @@ func (c *Client) Forget(m schedule.Moment, again bool, known schedule.Known) {
 				batches = append(batches, call.Batch)
 			}
 		}
-		q.Forget(m, batches, known)
+		q.Forget(m, batches)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -212,4 +213,15 @@ func (s *Server) execute(ctx context.Context, e execution) (effect, error) {
 		after[l] = Content{values[l].Val(), records[l].Val()}
 	}
 	return effect{Store(s.stores.number(after)), done.Val()}, nil
+}
+
+// Unbounded returns acquire.lua without the bounds of what it takes ahead, which are a matter of
+// fairness: of few permits it would take none.
+func Unbounded() *script.Script {
+	const line = "ahead = ahead * 8 >= math.min(most, tenth) and ahead or 0\n"
+	before, after, found := strings.Cut(protocol.AcquireScript.Text, line)
+	if !found {
+		panic("acquire.lua has no line " + line)
+	}
+	return script.New(before + "ahead = math.max(0, math.min(most, left))\n" + after)
 }

@@ -47,7 +47,7 @@ func (w *world) forget() {
 	for _, f := range w.flying {
 		batches = append(batches, f.b)
 	}
-	w.q.Forget(w.m, batches, Known{})
+	w.q.Forget(w.m, batches)
 }
 
 // withoutNumbers returns the log of the last step without the numbers of batches, and ends the log.

@@ -108,7 +108,8 @@ func TestLastCallsOfAQueue(t *testing.T) {
 		for r := range q.lastCalls(start.Add(c.before)) {
 			last = append(last, slices.Index(all, r))
 		}
-		if soonest := q.soonest(start.Add(time.Second)).Sub(start); !slices.Equal(last, c.last) || soonest != c.soonest {
+		soonest := q.soonest(start.Add(time.Second)).Sub(start)
+		if !slices.Equal(last, c.last) || soonest != c.soonest {
 			t.Errorf("%s: last calls of %v, the soonest at %v; expected %v, %v",
 				c.name, last, soonest, c.last, c.soonest)
 		}

@@ -40,7 +40,14 @@ func (s *search) judge(w *world) {
 	s.consistent(w)
 	for _, c := range w.clients {
 		for _, q := range c.Queues {
-			s.sound(w, c, q)
+			s.quiet(w, c, q)
+			s.inTime(w, c, q)
+			if q.Idle() && (q.Waiting()+q.Trying() > 0 || q.InFlight() != nil || !q.Ledger().Idle()) {
+				deep.Violated("a queue with callers says that it is idle")
+			}
+			if q.Waiting() > 0 && q.Ledger().Holds() {
+				deep.Violated("a limiter has a lease while a caller waits")
+			}
 		}
 	}
 }
@@ -57,18 +64,6 @@ func (s *search) consistent(w *world) {
 		if of.Value != "" && of.Value != fmt.Sprint(free) || free < 0 && !charges {
 			deep.Violated("%q permits are free, and by the records %d", of.Value, free)
 		}
-	}
-}
-
-// sound checks the state of a queue.
-func (s *search) sound(w *world, c *client, q *replay.Queue) {
-	s.quiet(w, c, q)
-	s.inTime(w, c, q)
-	if q.Idle() && (q.Waiting()+q.Trying() > 0 || q.InFlight() != nil || !q.Ledger().Idle()) {
-		deep.Violated("a queue with callers says that it is idle")
-	}
-	if q.Waiting() > 0 && q.Ledger().Holds() {
-		deep.Violated("a limiter has a lease while a caller waits")
 	}
 }
 

@@ -16,7 +16,6 @@ package smallscope
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -73,7 +72,7 @@ type Client struct {
 // A Caller is a kind of callers.
 type Caller struct {
 	Kind    schedule.Kind
-	Of      []int         // the limiters that it asks together; nil: the first one
+	Of      []int         // the limiters that it asks together
 	Sizes   []int64       // how many permits each wants, of each limiter
 	Comes   int           // how many of them come, but for those that a lease serves
 	Timeout time.Duration // how long they wait; 0: for ever
@@ -88,22 +87,14 @@ func (c Caller) String() string {
 	return text
 }
 
-// limiters returns the limiters that the caller asks.
-func (c Caller) limiters() []int {
-	if c.Of == nil {
-		return []int{0}
-	}
-	return c.Of
-}
-
-// Tries returns callers that do not wait.
+// Tries returns callers of the first limiter that do not wait.
 func Tries(comes int, sizes ...int64) Caller {
-	return Caller{Kind: schedule.Try, Sizes: sizes, Comes: comes}
+	return Caller{Kind: schedule.Try, Of: []int{0}, Sizes: sizes, Comes: comes}
 }
 
-// Waits returns callers that wait.
+// Waits returns callers of the first limiter that wait.
 func Waits(comes int, sizes ...int64) Caller {
-	return Caller{Kind: schedule.Wait, Sizes: sizes, Comes: comes}
+	return Caller{Kind: schedule.Wait, Of: []int{0}, Sizes: sizes, Comes: comes}
 }
 
 // A Foreign is a client of another library, with a script that asks for permits of the first
@@ -117,17 +108,6 @@ type Foreign struct {
 	SHA  string
 	Keys func(name string) []string
 	Args func(n, now int64, id uint64) []any // now in ms
-}
-
-// Unbounded returns acquire.lua without the bounds of what it takes ahead, which are a matter of
-// fairness: of few permits it would take none.
-func Unbounded() *script.Script {
-	const line = "ahead = ahead * 8 >= math.min(most, tenth) and ahead or 0\n"
-	before, after, found := strings.Cut(protocol.AcquireScript.Text, line)
-	if !found {
-		panic("acquire.lua has no line " + line)
-	}
-	return script.New(before + "ahead = math.max(0, math.min(most, left))\n" + after)
 }
 
 // A Result is what a search has seen.

@@ -209,14 +209,16 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 		{
 			name: "callers with timeouts", least: 6000, rate: 2, times: queue,
 			clients: []Client{
-				waiting(Caller{Kind: schedule.Wait, Sizes: []int64{1, 2}, Comes: 1, Timeout: 20 * ms}, Waits(1, 1)),
+				waiting(
+					Caller{Kind: schedule.Wait, Of: []int{0}, Sizes: []int64{1, 2}, Comes: 1, Timeout: 20 * ms}, Waits(1, 1),
+				),
 				plain(2),
 			},
 		},
 		{
 			name: "a caller that takes what is free", least: 4000, rate: 3, times: queue,
 			clients: []Client{
-				waiting(Waits(1, 2), Caller{Kind: schedule.UpTo, Sizes: []int64{3}, Comes: 1}), plain(2),
+				waiting(Waits(1, 2), Caller{Kind: schedule.UpTo, Of: []int{0}, Sizes: []int64{3}, Comes: 1}), plain(2),
 			},
 		},
 		{
@@ -248,7 +250,7 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 				s.Times = test.times
 			}
 			if !test.real {
-				s.Acquire = Unbounded()
+				s.Acquire = replay.Unbounded()
 			}
 			began := time.Now()
 			r, err := Explore(t.Context(), s)
@@ -279,7 +281,7 @@ func TestASearchFindsFaults(t *testing.T) {
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			s := scope(t, 2, fault.client, plain(2))
-			right := Unbounded().Text
+			right := replay.Unbounded().Text
 			wrong := strings.Replace(right, fault.right, fault.wrong, 1)
 			s.Acquire = script.New(wrong)
 			r, err := Explore(t.Context(), s)

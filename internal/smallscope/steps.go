@@ -8,13 +8,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
-// visit checks a state that was not seen before, and takes each step that is possible, unless
-// nothing more can be granted.
+// visit checks a state that was not seen before, and takes each step that is possible.
 func (s *search) visit(w *world) {
 	s.judge(w)
-	if !w.active() {
-		return
-	}
 	if w.at+1 < len(s.Times) {
 		s.Step(w, func(next *world) { next.at++ }, "the time is %v", s.Times[w.at+1])
 	}
@@ -45,7 +41,8 @@ func (s *search) visit(w *world) {
 // asksForeign lets a foreign client ask. It makes one call at a time.
 func (s *search) asksForeign(w *world, i int) {
 	f := &s.Foreign[i]
-	if w.foreign[i] == 0 || slices.ContainsFunc(w.strays, func(s stray) bool { return s.permits > 0 && s.foreign == i }) {
+	asks := func(s stray) bool { return s.permits > 0 && s.foreign == i }
+	if w.foreign[i] == 0 || slices.ContainsFunc(w.strays, asks) {
 		return
 	}
 	for _, n := range f.Sizes {
@@ -170,7 +167,7 @@ func (e scene) lose(command replay.Command) {
 // comes lets a caller come. A lease serves it, or it joins a queue.
 func (s *search) comes(w *world, i, kind int, n int64) {
 	c, k := w.clients[i], &s.Clients[i].Callers[kind]
-	queue := c.QueueOf(k.limiters())
+	queue := c.QueueOf(k.Of)
 	offer, _ := c.Queues[queue].Ledger().Offers(n, s.moment(w.at, c))
 	if c.comes[kind] == 0 && (k.Kind == schedule.UpTo || offer == nil) {
 		return
@@ -189,7 +186,7 @@ func (s *search) comes(w *world, i, kind int, n int64) {
 			r.End = r.Until
 		}
 		e.Join(queue, r)
-	}, "a caller comes for %d of %v, and %s", n, k.limiters(), k)
+	}, "a caller comes for %d of %v, and %s", n, k.Of, k)
 }
 
 // lends serves a caller from a lease, and reports whether that has enough permits.
@@ -217,7 +214,7 @@ func (e scene) refill() {
 // suffers lets a client crash, or its clock be set back. What it has sent may still arrive.
 func (s *search) suffers(w *world, i int) {
 	c, spec := w.clients[i], &s.Clients[i]
-	if w.crashes < s.Crashes && (c.Holds() || c.asks()) {
+	if w.crashes < s.Crashes {
 		s.Step(w, func(next *world) {
 			next.crashes++
 			c := next.clients[i]
@@ -255,8 +252,7 @@ func (s *search) leaves(w *world, i, queue int) {
 
 // background lets a queue wake and refill its lease, and a client begin a change.
 func (s *search) background(w *world, i, queue int) {
-	c := w.clients[i]
-	q := c.Queues[queue]
+	c, q := w.clients[i], w.clients[i].Queues[queue]
 	if wake, _ := q.Wake(); !wake.IsZero() && !s.now(w).Before(wake) {
 		s.event(w, i, queue, func(scene) {}, "a queue wakes")
 	}

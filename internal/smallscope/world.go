@@ -118,22 +118,6 @@ func (s *search) execute(w *world, command replay.Command) (reply any) {
 	return reply
 }
 
-// asks reports whether a client has calls that ask for permits.
-func (c *client) asks() bool {
-	return slices.ContainsFunc(c.Calls, func(call *replay.Call) bool { return call.Batch != nil })
-}
-
-// active reports whether the clients may be granted permits.
-func (w *world) active() bool {
-	positive := func(n int) bool { return n > 0 }
-	waits := func(q *replay.Queue) bool { return q.Waiting() > 0 }
-	return slices.ContainsFunc(w.foreign, positive) ||
-		slices.ContainsFunc(w.strays, func(s stray) bool { return s.permits > 0 }) ||
-		slices.ContainsFunc(w.clients, func(c *client) bool {
-			return slices.ContainsFunc(c.comes, positive) || slices.ContainsFunc(c.Queues, waits) || c.asks() || c.Holds()
-		})
-}
-
 // forget drops what decides nothing that follows: grants that share no window with later ones, and
 // what queues have forgotten.
 func (s *search) forget(w *world) {
@@ -148,25 +132,16 @@ func (s *search) forget(w *world) {
 			begun(stray.sent)
 		}
 	}
-	for i, c := range w.clients {
+	for _, c := range w.clients {
 		for _, call := range c.Calls {
 			if call.Batch != nil {
 				begun(call.Sent())
 			}
 		}
-		c.Forget(s.moment(w.at, c), c.retries > 0, s.known(&s.Clients[i]))
+		c.Forget(s.moment(w.at, c), c.retries > 0)
 	}
 	for l := range w.grants {
 		over := oldest.Add(-protocol.Millis(s.Limiters[l].Interval))
 		w.grants[l] = slices.DeleteFunc(w.grants[l], func(g window.Grant) bool { return !g.End.After(over) })
-	}
-}
-
-// known returns what has no effect on the queues of a client.
-func (s *search) known(spec *Client) schedule.Known {
-	waits := slices.ContainsFunc(spec.Callers, func(c Caller) bool { return c.Kind == schedule.Wait })
-	return schedule.Known{
-		NoEnd:   !slices.ContainsFunc(spec.Callers, func(c Caller) bool { return c.Timeout > 0 }),
-		NoShare: len(s.Clients)+len(s.Foreign) == 1 && !spec.Redisson || !waits,
 	}
 }
