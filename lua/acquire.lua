@@ -57,7 +57,7 @@
 -- The plain grant comes first (plain_read.lua says what it costs). After it, a granularity costs
 -- ZRANGEBYSCORE (this client's record of the bucket) and ZREM of it; a refusal ZRANGE of the oldest
 -- record and of the records that it adds up or walks, and for waiting callers ZCOUNT and ZRANGE of
--- one more record; a search for an earlier attempt what recover.lua says.
+-- one more record; a search for an earlier attempt what find_attempt.lua says.
 
 --@include base
 --@include flags
@@ -199,7 +199,7 @@ if not state then
   end
   if since then
     --@include grant
-    --@include recover
+    --@include find_attempt
     local whole = wanted and not granularity and record or nil
     call('GET', limiter.value) -- fails before anything is written if the key has another type
     local attempt, share =

@@ -186,7 +186,7 @@ end
 local available -- permits of each limiter that an earlier attempt was granted
 if all[1].since then
   --@include grant
-  --@include recover
+  --@include find_attempt
   local attempts, shares, missing = {}, {}, 0
   for i, request in ipairs(all) do
     local limiter = read_config(5 * (i - 1), request.configured_rate)

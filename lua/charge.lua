@@ -75,7 +75,7 @@ end
 -- executed, nil if that is no longer known. Where its permits are not searched, it counted all that
 -- is wanted.
 local function find_charge()
-  --@include recover
+  --@include find_attempt
   local counted, executed, known = {}, false, true
   for i = 0, limiters - 1 do
     local record, configured_rate, _, granularity, since, id_count, wanted =

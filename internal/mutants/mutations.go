@@ -463,16 +463,16 @@ var mutations = []mutation{
 		new: "allocate(groups, strict, state.free, rate, recovered)",
 	},
 	{
-		file: "lua/shared/recover.lua",
+		file: "lua/shared/find_attempt.lua",
 		why:  "a record with the same id that is older than the call is taken for the call's record",
 		old:  "if tonumber(score) < since then", new: "if false then",
 	},
 	{
-		file: "lua/shared/recover.lua",
+		file: "lua/shared/find_attempt.lua",
 		why:  "a share in a bucket that others have joined is not found, and is taken again",
 		old:  "if shared and (#found == 0 and others or", new: "if shared and (false or",
 	},
-	{file: "lua/shared/recover.lua", why: "a record that is gone as a surplus fails the retry of its call",
+	{file: "lua/shared/find_attempt.lua", why: "a record that is gone as a surplus fails the retry of its call",
 		old: "if before and tonumber(before) < score then", new: "if tonumber(before) < score then"},
 	{
 		file: "internal/protocol/limiter.go",
@@ -480,7 +480,7 @@ var mutations = []mutation{
 		old:  "return min(before, now) //",
 		new:  "return before //",
 	},
-	{file: "lua/shared/recover.lua", why: "the records of an earlier attempt keep their old score",
+	{file: "lua/shared/find_attempt.lua", why: "the records of an earlier attempt keep their old score",
 		old: "      call('ZADD', records, 'XX', score, members[i])\n", new: ""},
 	{file: "lua/allowall.lua", why: "an earlier attempt that only some limiters still have is ignored",
 		old: "elseif missing < limiters then", new: "elseif false then"},

@@ -13,6 +13,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// attempts.go knows whether Redis may have executed a call. So it says which failed calls can be
+// repeated. What makes a repeated call harmless is that its script looks for the records of an
+// earlier attempt (lua/shared/find_attempt.lua).
+
 // An Attempts tracks all attempts of one call: may Redis have executed one? It is passed as an
 // argument of the command (of a script: the number of keys), so it sees when the command is
 // written. A call that was never written was not executed.

@@ -1,4 +1,4 @@
--- recover.lua: what an earlier attempt of the same request was granted, if its reply was lost.
+-- find_attempt.lua: what an earlier attempt of the same request was granted, if its reply was lost.
 local MAX_SEARCHED, SEARCH_PAGE = 20000, 1000 -- records
 
 -- find_attempt returns the records that an earlier attempt wrote, and the permits in them that are
