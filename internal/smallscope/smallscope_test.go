@@ -210,7 +210,8 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 			name: "callers with timeouts", least: 6000, rate: 2, times: queue,
 			clients: []Client{
 				waiting(
-					Caller{Kind: schedule.Wait, Of: []int{0}, Sizes: []int64{1, 2}, Comes: 1, Timeout: 20 * ms}, Waits(1, 1),
+					Caller{Kind: schedule.Wait, Of: []int{0}, Sizes: []int64{1, 2}, Comes: 1, Timeout: 20 * ms},
+					Waits(1, 1),
 				),
 				plain(2),
 			},
