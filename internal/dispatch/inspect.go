@@ -13,14 +13,14 @@ import (
 
 // queues returns the queues of the chosen limiters, and of sets with one of them.
 func (c *Client) queues(chosen func(*limiter.Limiter) bool) []*queue {
-	return append(list(&c.registry.mu, c.registry.all, chosen), list(&c.sets.mu, c.sets.all, chosen)...)
+	return append(list(&c.registry.mu, &c.registry.all, chosen), list(&c.sets.mu, &c.sets.all, chosen)...)
 }
 
-// list returns the queues in a table that have a chosen limiter.
-func list[K comparable](mu *sync.Mutex, all map[K]*queue, chosen func(*limiter.Limiter) bool) (found []*queue) {
+// list returns the queues in a table that have a chosen limiter. mu guards the table.
+func list[K comparable](mu *sync.Mutex, all *map[K]*queue, chosen func(*limiter.Limiter) bool) (found []*queue) {
 	mu.Lock()
 	defer mu.Unlock()
-	for _, q := range all {
+	for _, q := range *all {
 		if slices.ContainsFunc(q.limiters, func(l *Limiter) bool { return chosen(&l.Limiter) }) {
 			found = append(found, q)
 		}

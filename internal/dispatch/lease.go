@@ -119,7 +119,7 @@ func (l *Limiter) leasing() []*queue {
 		return nil
 	}
 	r := &l.client.registry
-	return list(&r.mu, r.all, func(other *limiter.Limiter) bool {
+	return list(&r.mu, &r.all, func(other *limiter.Limiter) bool {
 		return other.Settings.Lease > 0 && other.Key() == l.Key()
 	})
 }

@@ -308,7 +308,7 @@ func TestAllowAllGrantsTheRate(t *testing.T) {
 		if calls := p.gate.calls.Load(); calls > callers*each/2 {
 			t.Errorf("%d calls for %d requests", calls, callers*each)
 		}
-		left := func() int { return len(list(&p.client.sets.mu, p.client.sets.all, every)) }
+		left := func() int { return len(list(&p.client.sets.mu, &p.client.sets.all, every)) }
 		for start := time.Now(); left() > 0; time.Sleep(time.Millisecond) { // the queue may linger
 			if time.Since(start) > 10*time.Second {
 				t.Fatalf("%d sets are left", left())

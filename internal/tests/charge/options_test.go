@@ -50,6 +50,7 @@ func TestADebtHasABound(t *testing.T) {
 func TestAChargeUsesTheLease(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
+		r.ToBucket(time.Second, ms) // the lease lasts for nearly a second
 		l := r.Limiter("l", rratelimiter.WithRate(rratelimiter.PerMinute(100)), rratelimiter.WithLease(time.Second))
 		for range 10 { // until there is demand
 			rig.MustTry(t, l, 1, true)
