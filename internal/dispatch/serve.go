@@ -143,7 +143,7 @@ func (q *queue) await(ctx context.Context, r *request) (schedule.Outcome, error)
 			q.client.recycle(r)
 			return outcome, outcome.Err
 		case <-ctx.Done():
-			return q.abandon(r, ctx.Err())
+			return q.abandon(ctx, r)
 		case <-over:
 			if q.giveUp(r) {
 				return schedule.Outcome{}, nil
@@ -154,9 +154,10 @@ func (q *queue) await(ctx context.Context, r *request) (schedule.Outcome, error)
 
 // abandon ends r because its caller's context ended, unless r is settled. If r is in flight, the
 // error wraps ErrOutcomeUnknown, too; if its permits can be given back (sources), that happens in
-// the background after the reply.
-func (q *queue) abandon(r *request, cause error) (outcome schedule.Outcome, err error) {
-	q.event(func(*schedule.Queue) {
+// the background after the reply that decides on it.
+func (q *queue) abandon(ctx context.Context, r *request) (outcome schedule.Outcome, err error) {
+	cause := ctx.Err()
+	q.event(func(s *schedule.Queue) {
 		switch {
 		case r.Settled():
 			outcome, err = r.Outcome, r.Outcome.Err
@@ -165,6 +166,8 @@ func (q *queue) abandon(r *request, cause error) (outcome schedule.Outcome, err 
 			cause = script.Unknown(cause)
 		}
 		if err = cause; r.InFlight() && r.sources != nil {
+			r.ctx = context.WithoutCancel(ctx) // so it stays in the queue until it is settled
+			s.Expire(&r.Request)               // it waits no longer
 			go q.undo(r)
 			return
 		}

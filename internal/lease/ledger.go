@@ -308,7 +308,7 @@ func (l *Ledger) begin(held *Lease, m Moment) {
 // used tells the demand how much of a lease was used.
 func (l *Ledger) used(held *Lease) { l.demand.Granted(held.Used()) }
 
-// End ends the leases, and gives back what is unused, if that is worth a call.
+// End ends the leases, and gives back what is unused: of the current one if that is worth a call.
 func (l *Ledger) End() {
 	if !l.Holds() {
 		return
@@ -320,8 +320,8 @@ func (l *Ledger) End() {
 	}
 }
 
-// expire gives back what is unused of a lease that is over. The lease stays, and with it what is
-// known of the demand.
+// expire gives back what is unused of a lease that is over, if that is worth a call. The lease
+// stays, and with it what is known of the demand.
 func (l *Ledger) expire(held *Lease) {
 	if unused := l.unused(held); WorthACall(unused, held.Rate, held.Interval, l.bucket()) {
 		l.back(unused, held.At)

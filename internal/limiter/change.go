@@ -11,8 +11,9 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// change.go runs the scripts that change a limiter. Before such a call its leases end, and after it
-// the waiting callers ask again, even if the caller of the change is gone.
+// change.go runs the scripts that change a limiter. Before such a call its leases end. After one
+// that succeeded the waiting callers ask again, even if the caller of the change is gone; after an
+// error whose outcome is unknown, they notice a change by a poll.
 
 // changes counts the changes under way, by the configuration key of their limiter.
 type changes struct {

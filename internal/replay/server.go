@@ -1,6 +1,7 @@
 // Package replay has a client and a server as values, for searches through all orders of events
-// (package smallscope). The client owns real queues, and does what they say; it decides nothing.
-// The server executes the real scripts on what it held at any time, and remembers what they did.
+// (package smallscope). The client owns real queues, and does what they say, as packages dispatch
+// and limiter do: each of these steps happens at once, and a failed call is one error. The server
+// executes the real scripts on what it held at any time, and remembers what they did.
 //
 // This file has the server, client.go the client and its queues, call.go its calls.
 package replay

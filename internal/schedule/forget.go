@@ -26,7 +26,7 @@ func (q *Queue) Forget(m Moment, batches []*Batch) {
 		}
 	}
 	q.batches, q.changes, q.verdicts = int64(len(batches)), 1, nil
-	if q.settings.Limiters == 1 { // no other queue tells it that its calls are outdated
+	if q.settings.Limiters == 1 && len(q.reservations) == 0 { // nothing tells it that its calls are outdated
 		q.answered = time.Time{}
 	}
 	q.placesAnew()

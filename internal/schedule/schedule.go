@@ -80,7 +80,8 @@ type Queue struct {
 	// for a call. For a full batch leaves some of them out, which would ask again and again.
 	recheck bool
 	// calls of change. Invariant: a request waits with a reply to a batch that was sent after the
-	// last call of change, or a batch is due
+	// last call of change, or a batch is due; or a full batch that was sent since then left it out,
+	// and it waits for the time in its earlier reply, or for a poll
 	changes int64
 	rates   protocol.Permits // in the last reply of Redis; math.MaxInt64: no reply yet
 	// the rates by which the process decides, if it made the last reply; else 0
@@ -100,7 +101,7 @@ type flights struct {
 	// wait for them.
 	detached int
 	beside   int       // batches in flight for one request of kind UpTo each
-	answered time.Time // when the last batch was complete, by the monotonic clock
+	answered time.Time // when the last reply came, by the monotonic clock
 }
 
 // New returns a queue without requests.

@@ -5,9 +5,9 @@
 // arrive, some never arrive, and clients crash.
 //
 // Clients use the real schedule.Queue, lease.Ledger, scripts, arguments and decoders of replies,
-// which decide everything. Package replay does what they say, and has the server; package deep has
-// the search. This package only chooses what happens next. Package window checks every grant. After
-// each step, judge.go checks the state of the client.
+// which decide what is sent and who is granted. Package replay does what they say, and has the
+// server; package deep has the search. This package only chooses what happens next. Package window
+// checks every grant. After each step, judge.go checks the state of the client.
 //
 // This file says what is explored; world.go has the state of all clients, steps.go what may happen
 // to them.

@@ -388,6 +388,34 @@ func TestTakesThatAreLeftAreGivenBack(t *testing.T) {
 	}
 }
 
+// The same where the call in flight does not decide: expired records remain, and the next call does.
+func TestATakeThatIsLeftBeforeItIsDecided(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p, n := b.Process(), int64(2100) // more records than leave in one call
+		l := p.RateLimiter(
+			"l", rratelimiter.WithRate(rratelimiter.PerMinute(n)), rratelimiter.WithRecordPerRequest(),
+		)
+		for range n {
+			b.Try(l, 1)
+		}
+		b.SleepTo(2 * time.Minute)
+		resume := p.Wire.Hang()
+		ctx, cancel := context.WithTimeout(t.Context(), 70*ms)
+		defer cancel()
+		if _, _, err := l.Take(ctx, n); !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+		resume()
+		synctest.Wait()
+		if s := rig.State(t, l); s.Available != n || !s.Consistent {
+			t.Errorf("%+v", s)
+		}
+		if i := rig.Core(p.Client).Inspect(); i.Busy != 0 || i.Waiting != 0 || i.Asking != 0 {
+			t.Errorf("%+v", i)
+		}
+	})
+}
+
 // Permits that the process granted in the place of Redis come back to the process.
 func TestTakeAllGrantedLocally(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {

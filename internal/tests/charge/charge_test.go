@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rratelimiter/rratelimiter"
+	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/redistest"
 	"github.com/rratelimiter/rratelimiter/internal/tests/rig"
 )
@@ -92,13 +93,17 @@ func TestAChargeInALongDebtReadsFewRecords(t *testing.T) {
 		if recording == nil {
 			return
 		}
-		reads := 0
+		reads, charging := 0, false // other scripts add the records up: that of State, and in the background
 		for _, c := range recording.Stop() {
-			if c.Lua && c.Name() == "ZRANGE" {
+			switch {
+			case !c.Lua:
+				charging = c.Name() == "EVALSHA" && c.Args[1] == protocol.ChargeScript.SHA ||
+					c.Name() == "EVAL" && c.Args[1] == protocol.ChargeScript.Text
+			case charging && c.Name() == "ZRANGE":
 				reads++
 			}
 		}
-		if reads > 8 {
+		if reads == 0 || reads > 8 {
 			t.Errorf("%d reads of a page of records", reads)
 		}
 	})
