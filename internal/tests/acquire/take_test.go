@@ -388,7 +388,8 @@ func TestTakesThatAreLeftAreGivenBack(t *testing.T) {
 	}
 }
 
-// The same where the call in flight does not decide: expired records remain, and the next call does.
+// The same where the call in flight does not decide: expired records remain, and the next call
+// does.
 func TestATakeThatIsLeftBeforeItIsDecided(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p, n := b.Process(), int64(2100) // more records than leave in one call
