@@ -12,16 +12,7 @@ import (
 // superfluous look does not put off the end of it.
 func TestHeadStart(t *testing.T) {
 	s := newStory(t)
-	many := tries(9)
-	s.join(many)
-	b := s.sends(many)
-	s.q.Settle(s.m, b, s.reply(b, 1, 0, 1))
-	first := wait(2)
-	s.join(first)
-	b = s.sends(first)
-	g := s.reply(b, 1, time.Second, 0)
-	g.First.Notes |= protocol.ForeignWriter
-	s.q.Settle(s.m, b, g)
+	first := s.besideRedisson(time.Second)
 	s.wakes(time.Second) // the permits of this process return at that time
 	s.q.Leave(first)
 	second := wait(1)
@@ -36,26 +27,32 @@ func TestHeadStart(t *testing.T) {
 	s.sends(second)
 }
 
+// besideRedisson lets one caller take 9 permits, and then another wait for 2 of which one is free,
+// while Redisson uses the limiter. The next permit returns after a time.
+func (s *story) besideRedisson(next time.Duration) (waits *Request) {
+	many, waits := tries(9), wait(2)
+	s.join(many)
+	b := s.sends(many)
+	s.q.Settle(s.m, b, s.reply(b, 1, 0, 1))
+	s.join(waits)
+	b = s.sends(waits)
+	g := s.reply(b, 1, next, 0)
+	g.First.Notes |= protocol.ForeignWriter
+	s.q.Settle(s.m, b, g)
+	return waits
+}
+
 // A head start ends in time by the monotonic clock, too. So a clock that is set back keeps no
 // caller waiting behind those that do not wait, however often these come.
 func TestAHeadStartEndsThoughTheClockIsSetBack(t *testing.T) {
 	s := newStory(t)
-	many := tries(9)
-	s.join(many)
-	b := s.sends(many)
-	s.q.Settle(s.m, b, s.reply(b, 1, 0, 1))
-	first := wait(2)
-	s.join(first)
-	b = s.sends(first)
-	g := s.reply(b, 1, 100*ms, 0)
-	g.First.Notes |= protocol.ForeignWriter
-	s.q.Settle(s.m, b, g) // the head start ends after 250 ms
+	first := s.besideRedisson(100 * ms) // the head start ends after 250 ms
 	s.m.Clock = s.m.Clock.Add(-time.Hour)
 	for range 2 {
 		s.pass(120 * ms)
 		try := tries(2)
 		s.join(try)
-		b = s.sends(try)
+		b := s.sends(try)
 		s.q.Settle(s.m, b, s.reply(b, 1, 100*ms, 0))
 	}
 	s.pass(120 * ms)
