@@ -1121,7 +1121,7 @@ var mutations = []mutation{
 		new: "	q.pacer.measured(m.Mono.Sub(b.started))\n	f.Sleeps = q.plan(m, b, &protocol.Reply{}, false, late)\n",
 	},
 	{file: "internal/schedule/batch.go", why: "while permits are left to others, each event looks for them again",
-		old: "		if r.state == Queued {\n", new: "		if false {\n"},
+		old: "r.changes = q.changes; r.state == Queued {", new: "r.changes = q.changes; false {"},
 	{file: "internal/schedule/schedule.go", why: "a queue without its stalled batch forgets the waiting requests",
 		old: "		q.rest(m)\n	}\n	return true", new: "	}\n	return true"},
 	{file: "internal/schedule/settle.go", why: "while Redis is away, a request that is too large blocks the small ones",
@@ -1298,7 +1298,22 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/settle.go",
 		why:  "a request whose call has stalled is not asked for again after what has changed meanwhile",
-		old:  "q.recheck || b.changes != q.changes", new: "q.recheck",
+		old:  "nil, r.batch.changes", new: "nil, q.changes",
+	},
+	{
+		file: "internal/schedule/next.go",
+		why:  "a request that a full batch leaves out is not asked for again after a change",
+		old:  "r.state == Queued || q.outdated(r)", new: "r.state == Queued",
+	},
+	{
+		file: "internal/schedule/batch.go",
+		why:  "a request whose reply is outdated waits for the time in that reply during a head start",
+		old:  "r.state == Queued || q.outdated(r) {", new: "r.state == Queued {",
+	},
+	{
+		file: "internal/schedule/schedule.go",
+		why:  "a queue wakes for a request that has left",
+		old:  "		if q.line.ready == nil {\n			q.pacer.unset()\n", new: "		if false {\n			q.pacer.unset()\n",
 	},
 	{
 		file: "internal/schedule/reservation.go",

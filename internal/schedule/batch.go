@@ -172,10 +172,13 @@ func (q *Queue) fill(m Moment, b *Batch) bool {
 func (q *Queue) leftOut(m Moment) {
 	q.pacer.unset()
 	if r := q.line.ready; r != nil {
-		q.rest(m)
-		if r.state == Queued {
+		if r.state == Queued || q.outdated(r) {
+			r.free = time.Time{}
+		}
+		if r.changes = q.changes; r.state == Queued {
 			r.state.To(Resting)
 		}
+		q.rest(m)
 	}
 }
 

@@ -61,6 +61,25 @@ func TestAHeadStartEndsThoughTheClockIsSetBack(t *testing.T) {
 	s.sends(first, try)
 }
 
+// If the first caller leaves during a head start, the next one may have its permits earlier than
+// its last reply says. It is asked for as soon as the fair share allows that.
+func TestACallerLeavesDuringAHeadStart(t *testing.T) {
+	s := newStory(t)
+	many, first, next := tries(9), wait(5), wait(2)
+	s.join(many)
+	b := s.sends(many)
+	s.q.Settle(s.m, b, s.reply(b, 1, 0, 1))
+	s.join(first, next)
+	b = s.sends(first, next)
+	g := s.reply(b, 1, 500*ms, 0, 0)
+	g.SetWait(1, 0, 800_000)
+	g.First.Notes |= protocol.ForeignWriter
+	s.q.Settle(s.m, b, g)
+	s.q.Leave(first)
+	s.sends()
+	s.wakes(650 * ms) // the head start ends
+}
+
 // Beside Redisson, a process that holds more than its share takes no more than that, whatever its
 // callers want: the first one fits, and the second one does not.
 func TestHeadStartOfCallersForDifferentNumbersOfPermits(t *testing.T) {

@@ -70,5 +70,6 @@ func (q *Queue) due(m Moment) bool {
 
 // urgent reports whether a call is needed at once.
 func (q *Queue) urgent() bool {
-	return q.recheck || len(q.trying) > 0 || q.line.ready != nil && q.line.ready.state == Queued
+	r := q.line.ready
+	return q.recheck || len(q.trying) > 0 || r != nil && (r.state == Queued || q.outdated(r))
 }

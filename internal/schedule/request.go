@@ -49,6 +49,9 @@ type standing struct {
 	last  bool   // the timeout is over: the next reply settles the request
 	batch *Batch // the last one that carried it, while it is in flight
 	asked int64  // number of that batch
+	// Queue.changes when the batch was sent by whose reply the request waits, or when the fair
+	// share left it out
+	changes int64
 	// when its permits are free; zero: not known, or it waits only for the requests in front
 	free time.Time
 	// how long after free the last of the permits is free that return together with its own

@@ -75,13 +75,12 @@ type Queue struct {
 
 	// of requests of sets. Invariant: they are in the order of arrival, by their places
 	reservations []*Reservation
-	// Since the last batch was made, something has changed that may let a request be served, or one
-	// came that needs an answer. Invariant: this is a latch, not a count of the requests that ask
-	// for a call. For a full batch leaves some of them out, which would ask again and again.
+	// Since the last batch was made, a request came or is to be asked for again that needs an
+	// answer, or a lease is to be renewed. Invariant: this is a latch, not a count of the requests
+	// that ask for a call. For a full batch leaves some of them out, which would ask again and again.
 	recheck bool
-	// calls of change. Invariant: a request waits with a reply to a batch that was sent after the
-	// last call of change, or a batch is due; or a full batch that was sent since then left it out,
-	// and it waits for the time in its earlier reply, or for a poll
+	// calls of change. Invariant: the first request that is not in flight knows of all of them
+	// (Request.changes), or a batch is due
 	changes int64
 	rates   protocol.Permits // in the last reply of Redis; math.MaxInt64: no reply yet
 	// the rates by which the process decides, if it made the last reply; else 0
@@ -260,6 +259,9 @@ func (q *Queue) Leave(r *Request) (carrier *Batch) {
 		q.pacer.stop()
 	case first: // the request behind it may want fewer permits
 		q.change()
+		if q.line.ready == nil {
+			q.pacer.unset()
+		}
 	default:
 		q.pacer.changedLine()
 	}
@@ -306,9 +308,11 @@ func (q *Queue) Changed() {
 	}
 }
 
-// change notes that something may let a request be served. A request whose batch is detached is
-// asked for again once that has its reply.
-func (q *Queue) change() {
-	q.recheck = true
-	q.changes++
-}
+// change notes that something may let requests be served earlier than their replies say. Each is
+// asked for again, once those in front of it are served, and its batch, if it is in one, is
+// complete.
+func (q *Queue) change() { q.changes++ }
+
+// outdated reports whether something has changed since the reply to a request that is not in
+// flight.
+func (q *Queue) outdated(r *Request) bool { return r.changes != q.changes }

@@ -236,6 +236,32 @@ func TestStalled(t *testing.T) {
 	s.sends(late)
 }
 
+// A full batch after a change leaves out the requests behind it. Those had their replies before the
+// change, so they are asked for as soon as the ones in front are granted.
+func TestAChangeReachesRequestsThatAFullBatchLeavesOut(t *testing.T) {
+	s := newStory(t)
+	s.q.settings.RecordPerRequest = true
+	front, behind := crowd(MaxRequests/2), crowd(MaxRequests/2)
+	s.join(front...)
+	stalled := s.sends(front...)
+	s.q.Stalled(s.m, stalled)
+	s.join(behind...)
+	s.refuse(s.sends(behind...), time.Minute)
+	s.refuse(stalled, time.Minute)
+	s.q.Changed()
+	b := s.sends(front...)
+	s.q.Settle(s.m, b, s.reply(b, 0, 0, MaxRequests/2))
+	s.sends(behind...)
+}
+
+// crowd returns waiting requests for one permit each.
+func crowd(n int) (all []*Request) {
+	for range n {
+		all = append(all, wait(1))
+	}
+	return all
+}
+
 // The requests that wait for a call fail with it if Redis hangs, but not those whose permits are
 // not free yet.
 func TestRequestsFailWithTheCallThatTheyWaitFor(t *testing.T) {

@@ -155,7 +155,6 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 			q.again(r, first)
 			first += oneIf(r.Kind == Try)
 		case waits:
-			q.recheck = q.recheck || b.changes != q.changes
 			q.dateLast(r, g)
 			if q.takesLess(r, g) {
 				q.again(r, first)
@@ -234,7 +233,7 @@ func (q *Queue) settleUpTo(b *Batch, g *protocol.Reply, f *Facts) {
 // land notes that a request is no longer in flight, and not settled.
 func (q *Queue) land(r *Request, s State) {
 	r.state.To(s)
-	r.batch = nil
+	r.batch, r.changes = nil, r.batch.changes
 	if r.Kind == Wait {
 		q.line.returned(r)
 	}
