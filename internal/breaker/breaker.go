@@ -60,8 +60,8 @@ type Prober interface {
 	Probe(b *Breaker) bool
 	// Refused reports whether the node refuses a connection, and there is no idle one.
 	Refused() bool
-	// Back is called in a goroutine of its own once the node is no longer away.
-	Back()
+	// NodeBack is called in a goroutine of its own once the node is no longer away.
+	NodeBack()
 	// Timeout is how long one call may take.
 	Timeout() time.Duration
 }
@@ -76,7 +76,7 @@ func (b *Breaker) Answer(began time.Time, p Prober) {
 		b.answered.Store(at)
 	}
 	if b.broken.Load() && b.broken.Swap(false) {
-		go p.Back()
+		go p.NodeBack()
 	}
 }
 

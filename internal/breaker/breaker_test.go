@@ -22,7 +22,7 @@ func (n *node) Refused() bool {
 }
 
 func (n *node) Timeout() time.Duration { return time.Second }
-func (n *node) Back()                  { n.backs.Add(1) }
+func (n *node) NodeBack()              { n.backs.Add(1) }
 
 func (n *node) Probe(*Breaker) bool {
 	n.probes.Add(1)
@@ -73,7 +73,7 @@ func TestSilentNodeIsAway(t *testing.T) {
 		time.Sleep(ms)
 		expect(t, "after a probe", &b, false)
 		if n.backs.Load() != 1 {
-			t.Errorf("Back was called %d times", n.backs.Load())
+			t.Errorf("NodeBack was called %d times", n.backs.Load())
 		}
 	})
 }

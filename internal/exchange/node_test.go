@@ -19,7 +19,7 @@ func (target) Breaker() *breaker.Breaker   { return nil }
 func (target) NotPlain()                   {}
 func (target) Probe(*breaker.Breaker) bool { return true }
 func (target) Refused() bool               { return false }
-func (target) Back()                       {}
+func (target) NodeBack()                   {}
 func (target) Timeout() time.Duration      { return time.Second }
 
 // A node may be found to be away so late that the memory of the call that looked for it is used

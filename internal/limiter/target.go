@@ -50,8 +50,11 @@ func (l *Limiter) NotPlain() { l.client.Checks.NotPlain(l.Key()) }
 // Timeout is how long one call may take.
 func (l *Limiter) Timeout() time.Duration { return l.client.Exchange.Timeout() }
 
-// Back lets the waiting callers of all limiters with WithFallback ask again.
-func (l *Limiter) Back() { l.client.wakeChosen(func(l *Limiter) bool { return l.Settings.FallsBack }) }
+// NodeBack lets the waiting callers of all limiters with WithFallback ask again: a node can be
+// reached again.
+func (l *Limiter) NodeBack() {
+	l.client.wakeChosen(func(l *Limiter) bool { return l.Settings.FallsBack })
+}
 
 // Probe makes one call that tells whether the node of b can be reached.
 func (l *Limiter) Probe(b *breaker.Breaker) bool { return l.client.Exchange.Probe(l, b) }
