@@ -305,7 +305,7 @@ func decideAll(budgets []localBudget, ask protocol.BatchAsk, retry time.Duration
 	g.MakeOutcomes(len(ask.Groups))
 	blocked := false
 	for i, group := range ask.Groups {
-		n, waits := together(budgets, group)
+		n, waits := grantedByAll(budgets, group)
 		if blocked || ask.Partial && i >= ask.Strict {
 			n = min(n, 0)
 		}
@@ -334,10 +334,10 @@ func decideAll(budgets []localBudget, ask protocol.BatchAsk, retry time.Duration
 	return g
 }
 
-// together returns how many requests of a group all budgets can grant; below 0: as
+// grantedByAll returns how many requests of a group all budgets can grant; below 0: as
 // protocol.Reply.Granted has it. waits: the group wants more than a local limit, and so waits for
 // Redis.
-func together(budgets []localBudget, group protocol.Group) (n int64, waits bool) {
+func grantedByAll(budgets []localBudget, group protocol.Group) (n int64, waits bool) {
 	n = group.Count
 	for j, s := range budgets {
 		switch size := *group.Permits.Of(j); {

@@ -39,9 +39,9 @@ type Ledger struct {
 	sweeps   time.Time // when Sweep is due, by the monotonic clock; zero: there is no lease
 	interval time.Duration
 	demand   Demand
-	// permits that one call of AllowAll was granted; the next lease adds as many to its request
+	// permits that a call for a set was granted; the next lease adds as many to its request
 	joint   int64
-	jointAt time.Time // when AllowAll last made a call for the limiter
+	jointAt time.Time // when the last call for a set was made
 	changes Ticket    // changes of the limiter by this client that have begun
 	backs   backs
 }
@@ -177,10 +177,10 @@ func (l *Ledger) Refused(mono time.Time) {
 	l.demand.Refused(mono)
 }
 
-// Together notes that a call of AllowAll, which takes no lease, granted n permits of the limiter,
-// or refused some. It reports whether a batch is to bring a lease, since another such call was made
+// JointCall notes that a call for a set, which takes no lease, granted n permits of the limiter, or
+// refused some. It reports whether a batch is to bring a lease, since another such call was made
 // shortly before.
-func (l *Ledger) Together(n int64, refused bool, mono time.Time) bool {
+func (l *Ledger) JointCall(n int64, refused bool, mono time.Time) bool {
 	if l == nil {
 		return false
 	}

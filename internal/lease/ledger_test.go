@@ -240,7 +240,7 @@ func TestALimiterWithoutLeases(t *testing.T) {
 	none.Granted(1)
 	none.Refused(time.Now())
 	none.Saw(time.Second)
-	if none.Holds() || none.MustRefill() || none.Together(1, false, time.Now()) ||
+	if none.Holds() || none.MustRefill() || none.JointCall(1, false, time.Now()) ||
 		none.Wish(Draft{Callers: 1, Asked: 1, May: true}, Moment{}) != 0 {
 		t.Error("it has leases")
 	}

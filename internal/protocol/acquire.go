@@ -288,8 +288,8 @@ type Member struct {
 	Origin     int64
 	NextAfter  time.Duration // until the next permit returns; if that is not known, ResetAfter
 	ResetAfter time.Duration // until all permits are free
-	// the wait of the first refused waiting caller, and until permits that return shortly
-	// afterwards are free, too
+	// until the permits are free, too, that return shortly after those of the first refused
+	// waiting caller; 0: there are none
 	Together time.Duration
 }
 

@@ -34,10 +34,10 @@ func (q *Queue) Refill() {
 	}
 }
 
-// together notes what a call for a set came to at the limiter of this queue. If another such call
+// jointCall notes what a call for a set came to at the limiter of this queue. If another such call
 // was made shortly before, a batch is due that brings a lease.
-func (q *Queue) together(m Moment, t Together) {
-	if q.ledger.Together(t.Permits, t.Refused, m.Mono) {
+func (q *Queue) jointCall(m Moment, t Tally) {
+	if q.ledger.JointCall(t.Own, t.Denied > 0, m.Mono) {
 		q.recheck = true
 	}
 }

@@ -54,8 +54,9 @@ type standing struct {
 	changes int64
 	// when its permits are free; zero: not known, or it waits only for the requests in front
 	free time.Time
-	// how long after free the last of the permits is free that return together with its own
-	together time.Duration
+	// how long after free the permits are free, too, that return shortly after its own; 0 or less:
+	// there are none
+	togetherAfter time.Duration
 }
 
 // An inFront is what other callers wait for in front of a request of a set, and behind the one

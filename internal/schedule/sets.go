@@ -18,13 +18,15 @@ type SetSettings struct {
 }
 
 // A Notice is an event for the queue of one limiter of the set that tells it. One of Dates, Ended
-// and Together is set.
+// and Tally is set.
 type Notice struct {
-	Limiter  int // numbered from 0
-	Dates    []Date
-	Ended    *Reservation // its request has left or, by a call that was sent at Served, has its permits
-	Served   time.Time    // zero: it has left
-	Together *Together
+	Limiter int // numbered from 0
+	Dates   []Date
+	// its request has left or, by a call that was sent at Served, has its permits
+	Ended  *Reservation
+	Served time.Time // zero: it has left
+	// what a call for the set came to at the limiter, which has leases: the call itself takes none
+	Tally *Tally
 }
 
 // A Date tells from when on a reservation counts, by a reply to a batch.
@@ -32,13 +34,6 @@ type Date struct {
 	*Reservation
 	From   time.Time
 	number int64 // of the batch
-}
-
-// A Together is what a call for a set came to at one limiter that has leases. The call itself takes
-// none.
-type Together struct {
-	Permits int64 // that it granted
-	Refused bool  // it refused some
 }
 
 // An Outdated is an event for the queue of a set: see Queue.Outdated.
@@ -55,7 +50,7 @@ func (q *Queue) Hear(m Moment, n Notice) {
 	case n.Dates != nil:
 		q.redate(n.Dates, m.Clock)
 	default:
-		q.together(m, *n.Together)
+		q.jointCall(m, *n.Tally)
 	}
 }
 
@@ -107,11 +102,11 @@ func (q *Queue) release(r *Request, served time.Time) {
 	r.Reservations = nil
 }
 
-// tellTogether tells the limiters of a set that have leases what a call came to.
-func (q *Queue) tellTogether(f *Facts) {
+// tellTallies tells the limiters of a set that have leases what a call came to.
+func (q *Queue) tellTallies(f *Facts) {
 	for _, i := range q.settings.Set.Lending {
-		of := f.Of(i)
-		q.effects.Tell = append(q.effects.Tell, Notice{Limiter: i, Together: &Together{of.Own, of.Denied > 0}})
+		tally := *f.Of(i)
+		q.effects.Tell = append(q.effects.Tell, Notice{Limiter: i, Tally: &tally})
 	}
 }
 

@@ -711,7 +711,7 @@ func TestWhatASetTellsItsLimiters(t *testing.T) {
 	from := [2]time.Time{s.m.Clock.Add(2*time.Second - time.Second), s.m.Clock.Add(-time.Second)}
 	tells(
 		Notice{Limiter: 0, Dates: []Date{{dated[0], from[0], 1}}},
-		Notice{Limiter: 1, Dates: []Date{{dated[1], from[1], 1}}}, Notice{Limiter: 1, Together: &Together{Permits: 1}},
+		Notice{Limiter: 1, Dates: []Date{{dated[1], from[1], 1}}}, Notice{Limiter: 1, Tally: &Tally{Own: 1}},
 		Notice{Limiter: 0, Ended: ended[0], Served: sent}, Notice{Limiter: 1, Ended: ended[1], Served: sent})
 	s.join(leaves)
 	tells()

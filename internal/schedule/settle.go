@@ -43,7 +43,7 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	}
 	if !g.Local() {
 		q.date(b, g)
-		q.tellTogether(&f)
+		q.tellTallies(&f)
 	}
 	q.tellOthers(b, f.Granted)
 	return f

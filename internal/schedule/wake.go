@@ -212,7 +212,7 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	} else {
 		p.yieldNothing()
 	}
-	next.together = since.Add(together).Sub(next.free)
+	next.togetherAfter = since.Add(together).Sub(next.free)
 	at, cause := q.turn(m, next)
 	if beaten {
 		at, cause = gather(next, at, cause)
@@ -230,7 +230,7 @@ func (q *Queue) rest(m Moment) {
 // the time given, or later. If several callers wait, here or in other processes, one call then
 // takes them all.
 func gather(r *Request, at time.Time, cause Cause) (time.Time, Cause) {
-	if together := r.free.Add(r.together); at.Before(together) {
+	if together := r.free.Add(r.togetherAfter); at.Before(together) {
 		return together, Gathered
 	}
 	return at, cause
