@@ -14,6 +14,3 @@ func (l *Ledger) Forget() {
 		}
 	}
 }
-
-// May reports whether a batch may take permits ahead, whatever the demand.
-func (l *Ledger) May(d Draft) bool { return l != nil && !l.refuses(d) }

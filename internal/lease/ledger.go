@@ -150,8 +150,9 @@ func (l *Ledger) follow(held *Lease, n int64, over bool, m Moment) *Lease {
 	return nil
 }
 
-// MustRefill reports whether the next batch asks for a further lease.
-func (l *Ledger) MustRefill() bool {
+// ConfirmRefill reports whether the next batch asks for a further lease. If the lease has ended
+// since it was to be refilled, that is forgotten.
+func (l *Ledger) ConfirmRefill() bool {
 	if l == nil {
 		return false
 	}
@@ -215,12 +216,10 @@ type Draft struct {
 	May bool
 }
 
-// Wish returns how many permits a batch that is about to be sent takes ahead.
-func (l *Ledger) Wish(d Draft, m Moment) int64 {
-	if l == nil {
-		return 0
-	}
-	if l.refuses(d) {
+// TakeAhead returns how many permits a batch that is about to be sent takes ahead. It begins with
+// AnswerRefill.
+func (l *Ledger) TakeAhead(d Draft, m Moment) int64 {
+	if !l.AnswerRefill(d) {
 		return 0
 	}
 	asked := min(l.joint+d.Asked, most)
@@ -237,12 +236,17 @@ func (l *Ledger) Wish(d Draft, m Moment) int64 {
 	return l.demand.Want(m.Mono, bucket, Rest(m.Clock, bucket), asked, left, ends)
 }
 
-// refuses reports whether a batch must not take permits ahead, whatever the demand. A lease that is
-// used up gets more even if no refill was asked for: a call that should bring one may have stalled.
-func (l *Ledger) refuses(d Draft) bool {
-	refills, held := l.refilling.Swap(false), l.current.Load()
-	return !d.May || (held != nil && held.Left() > 0 || d.Callers == 0) && !refills ||
-		held == nil && l.holding.Load() >= MaxLeases
+// AnswerRefill reports whether a batch that is about to be sent may take permits ahead, whatever
+// the demand. If a refill was asked for, this batch is the answer, even if it may take none: later
+// ones do not refill the lease for the same reason. A lease that is used up gets more even if no
+// refill was asked for: a call that should bring one may have stalled.
+func (l *Ledger) AnswerRefill(d Draft) (may bool) {
+	if l == nil {
+		return false
+	}
+	asked, held := l.refilling.Swap(false), l.current.Load()
+	needed := asked || d.Callers > 0 && (held == nil || held.Left() == 0)
+	return d.May && needed && (held != nil || l.holding.Load() < MaxLeases)
 }
 
 // Saw notes the interval of the limiter.

@@ -96,7 +96,7 @@ func TestThereIsNoLeaseWhileACallerWaits(t *testing.T) {
 	b.End()
 	b.held("a caller waits", 0)
 	b.back("a caller waits", 70)
-	if n := b.Wish(Draft{Callers: 5, Asked: 5}, b.now); n != 0 {
+	if n := b.TakeAhead(Draft{Callers: 5, Asked: 5}, b.now); n != 0 {
 		t.Errorf("a batch takes %d permits ahead while a caller waits", n)
 	}
 	late := b.delivery(b.Ticket(), 100, time.Second)
@@ -104,7 +104,7 @@ func TestThereIsNoLeaseWhileACallerWaits(t *testing.T) {
 	b.Brought(late, b.now)
 	b.held("a late lease", 0)
 	b.back("a late lease", 100)
-	if n := b.Wish(Draft{Callers: 5, Asked: 5, May: true}, b.now); n == 0 {
+	if n := b.TakeAhead(Draft{Callers: 5, Asked: 5, May: true}, b.now); n == 0 {
 		t.Error("a batch takes no permits ahead, though nobody waits")
 	}
 	b.brought(b.Ticket(), 100, time.Second)
@@ -229,7 +229,7 @@ func TestSweepEndsWhatIsOver(t *testing.T) {
 func TestLimitersWithLeasesAreFew(t *testing.T) {
 	b := newBook(t)
 	b.holding.Store(MaxLeases)
-	if n := b.Wish(Draft{Callers: 5, Asked: 5, May: true}, b.now); n != 0 {
+	if n := b.TakeAhead(Draft{Callers: 5, Asked: 5, May: true}, b.now); n != 0 {
 		t.Errorf("a batch takes %d permits ahead", n)
 	}
 }
@@ -240,8 +240,8 @@ func TestALimiterWithoutLeases(t *testing.T) {
 	none.Granted(1)
 	none.Refused(time.Now())
 	none.Saw(time.Second)
-	if none.Holds() || none.MustRefill() || none.JointCall(1, false, time.Now()) ||
-		none.Wish(Draft{Callers: 1, Asked: 1, May: true}, Moment{}) != 0 {
+	if none.Holds() || none.ConfirmRefill() || none.JointCall(1, false, time.Now()) ||
+		none.TakeAhead(Draft{Callers: 1, Asked: 1, May: true}, Moment{}) != 0 {
 		t.Error("it has leases")
 	}
 	if returned, void := none.Tell(); !none.Idle() || none.Held(Moment{}) != 0 || none.Ticket() != 0 ||

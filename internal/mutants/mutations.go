@@ -816,7 +816,7 @@ var mutations = []mutation{
 	{
 		file: "internal/lease/ledger.go",
 		why:  "a lease that is used up gets no more if a call that should bring more has stalled",
-		old:  "(held != nil && held.Left() > 0 ||", new: "(held != nil ||",
+		old:  "(held == nil || held.Left() == 0)", new: "held == nil",
 	},
 	{file: "internal/lease/lease.go", why: "more is asked for only once a lease is empty",
 		old: "due := left <= l.Permits/8 ||", new: "due := left <= 0 ||"},
@@ -853,9 +853,7 @@ var mutations = []mutation{
 	{file: "internal/lease/ledger.go", why: "a change does not end the next lease",
 		old: "	if next != nil {\n		unused[1]", new: "	if false {\n		unused[1]"},
 	{file: "internal/lease/ledger.go", why: "a batch without callers takes a lease that nobody asked for",
-		old: "(held != nil && held.Left() > 0 || d.Callers == 0) && !refills",
-		new: "held != nil && held.Left() > 0 && !refills",
-	},
+		old: "asked || d.Callers > 0 && (held", new: "asked || (held"},
 	{file: "internal/lease/lease.go", why: "the next lease is taken only when few permits are left",
 		old: " || mono.Sub(l.Began) >= l.Renews\n", new: "\n"},
 	{

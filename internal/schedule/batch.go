@@ -155,7 +155,7 @@ func (q *Queue) fill(m Moment, b *Batch) bool {
 		q.recheck = false
 		q.carryTrying(m, b, q.carryWaiting(m, b))
 		b.Ask.Apart = q.detached > 0 && q.settings.Granularity
-		if b.Ask.Lease = q.ahead(m, b); b.requests == 0 && b.Ask.Lease == 0 {
+		if b.Ask.Lease = q.takeAhead(m, b); b.requests == 0 && b.Ask.Lease == 0 {
 			q.leftOut(m)
 			return false
 		}

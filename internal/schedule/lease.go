@@ -29,7 +29,7 @@ func (q *Queue) Rebuild(limiter int) bool { return q.rebuild[limiter] }
 // Refill notes that a request has found that more permits are to be taken ahead. No batch is due
 // if the lease has ended meanwhile, or if another batch has already asked for more.
 func (q *Queue) Refill() {
-	if q.ledger.MustRefill() {
+	if q.ledger.ConfirmRefill() {
 		q.recheck = true
 	}
 }
@@ -45,15 +45,15 @@ func (q *Queue) jointCall(m Moment, t Tally) {
 // Renew lets the lease of a batch be used although its own call has changed the limiter.
 func (q *Queue) Renew(b *Batch) { b.ticket = q.ledger.Ticket() }
 
-// ahead returns how many permits a batch takes ahead.
-func (q *Queue) ahead(m Moment, b *Batch) int64 {
+// takeAhead returns how many permits a batch that is about to be sent takes ahead.
+func (q *Queue) takeAhead(m Moment, b *Batch) int64 {
 	if q.ledger == nil {
 		return 0
 	}
 	switch d := q.draft(b); {
 	case q.settings.Ahead == nil:
-		return q.ledger.Wish(d, m)
-	case q.ledger.May(d):
+		return q.ledger.TakeAhead(d, m)
+	case q.ledger.AnswerRefill(d):
 		return q.settings.Ahead()
 	}
 	return 0

@@ -289,11 +289,11 @@ func (p *process) request() {
 }
 
 func (p *process) send() {
-	if p.inFlight || p.trying == 0 && !p.ledger.MustRefill() {
+	if p.inFlight || p.trying == 0 && !p.ledger.ConfirmRefill() {
 		return
 	}
 	asked := p.trying
-	want := p.ledger.Wish(lease.Draft{Callers: int(asked), Asked: asked, May: true}, p.now())
+	want := p.ledger.TakeAhead(lease.Draft{Callers: int(asked), Asked: asked, May: true}, p.now())
 	if asked == 0 && want == 0 {
 		return
 	}
