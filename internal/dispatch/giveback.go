@@ -13,7 +13,7 @@ import (
 // A giveBack is permits of a lease that are to be given back.
 type giveBack struct {
 	queue *queue
-	lease.Back
+	lease.Leftover
 }
 
 // mostGivingBack is how many goroutines give back permits at once: many leases end at the same
@@ -21,26 +21,26 @@ type giveBack struct {
 const mostGivingBack = 8
 
 // giveBackLater gives back, in the background, what is unused of leases of the queue.
-func (q *queue) giveBackLater(unused []lease.Back) {
-	for _, back := range unused {
-		q.client.givingBack.Add(giveBack{q, back})
+func (q *queue) giveBackLater(all []lease.Leftover) {
+	for _, leftover := range all {
+		q.client.givingBack.Add(giveBack{q, leftover})
 	}
 }
 
 // work gives permits back. If very many leases wait behind them, they are not given back.
 func (b giveBack) work(behind int) {
 	starts := false
-	b.queue.event(func(s *schedule.Queue) { starts = s.Ledger().Start(b.Back, behind >= lease.MaxLeases) })
+	b.queue.event(func(s *schedule.Queue) { starts = s.Ledger().Start(b.Leftover, behind >= lease.MaxLeases) })
 	if starts {
-		b.queue.giveBack(b.Back)
+		b.queue.giveBack(b.Leftover)
 	}
 }
 
 // giveBack gives back permits of a lease, after Ledger.Start or Ledger.Change.
-func (q *queue) giveBack(back lease.Back) {
-	returned, _ := q.limiters[0].Limiter.Release(context.Background(), back.Permits, back.At)
+func (q *queue) giveBack(leftover lease.Leftover) {
+	returned, _ := q.limiters[0].Limiter.Release(context.Background(), leftover.Permits, leftover.At)
 	q.event(func(s *schedule.Queue) {
-		if s.Ledger().Done(back, returned); q.returned != nil && !s.Ledger().Returning() {
+		if s.Ledger().Done(leftover, returned); q.returned != nil && !s.Ledger().Returning() {
 			close(q.returned)
 			q.returned = nil
 		}
@@ -56,8 +56,8 @@ func (l *Limiter) EndLeases(ctx context.Context) {
 	var givenBack []<-chan struct{}
 	for _, q := range l.leasing() {
 		q.event(func(s *schedule.Queue) {
-			for _, back := range s.Ledger().Change() {
-				go q.giveBack(back)
+			for _, leftover := range s.Ledger().Change() {
+				go q.giveBack(leftover)
 			}
 			if s.Ledger().Returning() {
 				if q.returned == nil {

@@ -133,7 +133,7 @@ func (q *queue) do(ctx context.Context, r *request) schedule.Effects {
 	for _, b := range send {
 		q.begin(b.Owner.(*batch))
 	}
-	q.giveBackLater(fx.Back)
+	q.giveBackLater(fx.Leftovers)
 	q.alarm.set(fx.Wake, q)
 	parks := !q.parked && q.schedule.Idle()
 	q.parked = q.parked || parks

@@ -68,7 +68,7 @@ func (r *request) reserve(set *queue) {
 		res := &schedule.Reservation{N: *r.Permits.Of(i), Owner: set}
 		l.look(func(q *queue) {
 			q.schedule.Reserve(res, set.schedule.LastReservation(i))
-			q.giveBackLater(q.ledger.Returns()) // what else follows can wait
+			q.giveBackLater(q.ledger.Leftovers()) // what else follows can wait
 		})
 		r.Reservations = append(r.Reservations, res)
 	}

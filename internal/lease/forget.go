@@ -7,7 +7,7 @@ func (l *Ledger) Forget() {
 	if l == nil {
 		return
 	}
-	l.demand, l.backs.returned, l.backs.void = Demand{}, 0, 0
+	l.demand, l.leftovers.returned, l.leftovers.void = Demand{}, 0, 0
 	for _, held := range []*Lease{l.current.Load(), l.next} {
 		if held != nil {
 			held.Free, held.used = 0, 0

@@ -43,7 +43,7 @@ type Ledger struct {
 	joint   int64
 	jointAt time.Time // when the last call for a set was made
 	changes Ticket    // changes of the limiter by this client that have begun
-	backs   backs
+	leftovers
 }
 
 // A Ticket tells which changes of the limiter had begun when a batch was sent. A lease that the
@@ -66,7 +66,7 @@ func (l *Ledger) Idle() bool {
 	if l == nil {
 		return true
 	}
-	return l.current.Load() == nil && len(l.backs.waiting)+l.backs.told+l.backs.running == 0
+	return l.current.Load() == nil && len(l.leftovers.waiting)+l.leftovers.told+l.leftovers.running == 0
 }
 
 // Held returns how many permits can be granted.
@@ -133,7 +133,7 @@ func (l *Ledger) Offers(n int64, m Moment) (from *Lease, left int64) {
 }
 
 // Void notes that n permits of a lease were neither granted nor given back.
-func (l *Ledger) Void(n int64) { l.backs.void += n }
+func (l *Ledger) Void(n int64) { l.leftovers.void += n }
 
 // follow ends held, and returns the lease that follows it, if held is over or that one has n
 // permits. It returns nil if there is none, or if held goes on.
@@ -285,7 +285,7 @@ func (l *Ledger) Brought(d Delivery, m Moment) {
 	old := l.current.Load()
 	switch {
 	case d.Late && old != nil || l.next != nil || d.Unwanted || !held.Valid(m.Clock, m.Mono):
-		l.back(held.Permits, held.At)
+		l.giveBack(held.Permits, held.At)
 	case old == nil:
 		l.holding.Add(1)
 		l.begin(held, m)
@@ -320,7 +320,7 @@ func (l *Ledger) End() {
 	held := l.current.Load()
 	l.expire(held)
 	for _, unused := range l.detach() {
-		l.back(unused.Permits, unused.At)
+		l.giveBack(unused.Permits, unused.At)
 	}
 }
 
@@ -328,7 +328,7 @@ func (l *Ledger) End() {
 // stays, and with it what is known of the demand.
 func (l *Ledger) expire(held *Lease) {
 	if unused := l.unused(held); WorthACall(unused, held.Rate, held.Interval, l.bucket()) {
-		l.back(unused, held.At)
+		l.giveBack(unused, held.At)
 	} else {
 		l.Void(unused)
 	}
@@ -344,11 +344,11 @@ func (l *Ledger) unused(held *Lease) int64 {
 }
 
 // detach removes the leases, and returns what is unused of them.
-func (l *Ledger) detach() (unused [2]Back) {
+func (l *Ledger) detach() (unused [2]Leftover) {
 	held, next := l.current.Load(), l.next
-	unused[0] = Back{l.unused(held), held.At, l.changes}
+	unused[0] = Leftover{l.unused(held), held.At, l.changes}
 	if next != nil {
-		unused[1] = Back{next.Permits, next.At, l.changes}
+		unused[1] = Leftover{next.Permits, next.At, l.changes}
 	}
 	l.next, l.sweeps = nil, time.Time{}
 	l.current.Store(nil)
@@ -359,12 +359,12 @@ func (l *Ledger) detach() (unused [2]Back) {
 
 // Change begins a change of the limiter by this client. The leases end. The caller gives back what
 // is unused of them, without Start but with Done. The change must wait while Returning.
-func (l *Ledger) Change() (unused []Back) {
+func (l *Ledger) Change() (unused []Leftover) {
 	l.changes++
 	if l.current.Load() != nil {
 		for _, b := range l.detach() {
 			if b.Permits > 0 {
-				l.backs.running++
+				l.leftovers.running++
 				unused = append(unused, b)
 			}
 		}

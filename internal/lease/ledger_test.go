@@ -78,7 +78,7 @@ func (b *book) held(what string, want int64) {
 // back checks how many permits wait to be given back, and forgets them.
 func (b *book) back(what string, want ...int64) {
 	b.t.Helper()
-	got := b.Returns()
+	got := b.Leftovers()
 	if len(got) != len(want) {
 		b.t.Fatalf("%s: %d leases are given back, expected %d", what, len(got), len(want))
 	}
@@ -190,7 +190,7 @@ func TestAChangeForgetsWhatWaitsToBeGivenBack(t *testing.T) {
 	b := newBook(t)
 	b.brought(b.Ticket(), 100, time.Second)
 	b.End()
-	waiting := b.Returns()[0]
+	waiting := b.Leftovers()[0]
 	if unused := b.Change(); len(unused) != 0 || b.Returning() {
 		t.Errorf("a change gives back %v", unused)
 	}

@@ -22,7 +22,7 @@ type Call struct {
 	Queue   int             // index in Client.Queues
 	Batch   *schedule.Batch // nil: it does not ask
 
-	back lease.Back // permits that are given back
+	back lease.Leftover // permits that are given back
 
 	// Of a call that asks: the times of its attempts, and what the client had before the first one.
 	attempts []schedule.Moment

@@ -97,7 +97,7 @@ func (c *Client) Join(queue int, r *schedule.Request) {
 		for part, limiter := range q.Limiters {
 			res := &schedule.Reservation{N: *r.Permits.Of(part), Owner: queue}
 			c.Queues[limiter].Reserve(res, q.LastReservation(part))
-			c.giveBack(c.Queues[limiter].Ledger().Returns())
+			c.giveBack(c.Queues[limiter].Ledger().Leftovers())
 			r.Reservations = append(r.Reservations, res)
 		}
 	}
@@ -129,7 +129,7 @@ func (s *Server) next(c *Client, m schedule.Moment, queue int) (outdated []sched
 		call := &Call{Queue: queue, Batch: b, encoder: deep.Copy(c.encoder), recent: c.recent}
 		s.attempt(c, m, call, c.encoder)
 	}
-	c.giveBack(fx.Back)
+	c.giveBack(fx.Leftovers)
 	outdated = fx.Outdated
 	for _, n := range fx.Tell {
 		limiter := q.Limiters[n.Limiter]
@@ -140,7 +140,7 @@ func (s *Server) next(c *Client, m schedule.Moment, queue int) (outdated []sched
 }
 
 // giveBack lets the client give back permits later.
-func (c *Client) giveBack(all []lease.Back) {
+func (c *Client) giveBack(all []lease.Leftover) {
 	for _, back := range all {
 		c.Calls = append(c.Calls, &Call{back: back})
 	}

@@ -11,12 +11,12 @@ import (
 
 // Effects are what the owner of a queue does after an event, beside sending batches.
 type Effects struct {
-	Spare    *Batch       // made for nothing; nil: none
-	Back     []lease.Back // of ended leases: the owner gives these permits back
-	Tell     []Notice     // for the limiters of the set
-	Outdated []Outdated   // for sets that wait for the limiter
-	Wake     time.Time    // see Queue.Wake
-	Cause    Cause
+	Spare     *Batch           // made for nothing; nil: none
+	Leftovers []lease.Leftover // of ended leases: the owner gives these permits back
+	Tell      []Notice         // for the limiters of the set
+	Outdated  []Outdated       // for sets that wait for the limiter
+	Wake      time.Time        // see Queue.Wake
+	Cause     Cause
 }
 
 // Next returns what is to be done after an event, or at the time to wake. It appends the batches
@@ -37,7 +37,7 @@ func (q *Queue) Next(send []*Batch, now func() Moment, open func() *Batch) ([]*B
 			send = append(send, b)
 		}
 	}
-	fx.Back = q.ledger.Returns()
+	fx.Leftovers = q.ledger.Leftovers()
 	fx.Wake, fx.Cause = q.Wake()
 	return send, fx
 }

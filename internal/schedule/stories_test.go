@@ -241,7 +241,7 @@ func (s *stage) goOn() {
 		s.batches[number] = b
 		s.say("sends %s%s", number, s.groups(b))
 	}
-	for _, back := range s.q.Ledger().Returns() {
+	for _, back := range s.q.Ledger().Leftovers() {
 		s.q.Ledger().Start(back, true)
 		s.say("gives back %d permits of the lease", back.Permits)
 	}

@@ -78,7 +78,7 @@ func (s *search) quiet(w *world, c *client, q *replay.Queue) {
 		}
 		now := func() schedule.Moment { return m }
 		send, fx := again.Next(nil, now, func() *schedule.Batch { return new(schedule.Batch) })
-		if len(send)+len(fx.Back)+len(fx.Tell)+len(fx.Outdated) > 0 || fx.Spare != nil {
+		if len(send)+len(fx.Leftovers)+len(fx.Tell)+len(fx.Outdated) > 0 || fx.Spare != nil {
 			deep.Violated("a queue has something to do at %v, but wakes only at %v (zero: never)", s.Times[at],
 				wake.Sub(Epoch))
 		}

@@ -351,7 +351,7 @@ func (p *process) sweep() {
 
 // giveBack gives back what is unused of leases that have ended.
 func (p *process) giveBack() {
-	for _, back := range p.ledger.Returns() {
+	for _, back := range p.ledger.Leftovers() {
 		if p.s.counts() {
 			p.s.result.calls++
 		}
