@@ -753,37 +753,6 @@ func TestAllowAllIsMadeAgain(t *testing.T) {
 	})
 }
 
-// TestFoundAttemptOnAFullServer: a record that is found gets a new score, by a write that a full
-// server refuses; nothing else changes.
-func TestFoundAttemptOnAFullServer(t *testing.T) {
-	s := redistest.Real(t)
-	r := rig.New(t, s)
-	c, tap := r.Tapped()
-	l := c.RateLimiter("rl", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
-	for name, call := range map[string]func() error{
-		"TryAcquire": func() error { _, err := l.TryAcquire(t.Context(), 4); return err },
-		"AllowAll":   func() error { _, err := c.AllowAll(t.Context(), 4, l); return err },
-		"AcquireAll": func() error {
-			return c.AcquireAll(t.Context(), 4, l,
-				c.RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerMinute(10))))
-		},
-	} {
-		r.Wipe()
-		var before map[string]string
-		tap.Plan(rig.Plan{Cut: true, Then: func() {
-			r.Advance(time.Second)
-			before = r.Dump()
-			r.Must(r.Redis.ConfigSet(t.Context(), "maxmemory", "1").Err())
-		}})
-		err := call()
-		r.Must(r.Redis.ConfigSet(t.Context(), "maxmemory", "0").Err())
-		if !redis.HasErrorPrefix(err, "OOM") || !errors.Is(err, rratelimiter.ErrOutcomeUnknown) {
-			t.Errorf("%s: %v", name, err)
-		}
-		r.Unchanged(before, name)
-	}
-}
-
 // TestCallThatWasNeverSent: no server listens, so the outcome is never unknown, however long it
 // takes to find out.
 func TestCallThatWasNeverSent(t *testing.T) {

@@ -511,34 +511,6 @@ func TestGranularityHoldsAMillionPermitsInLittleMemory(t *testing.T) {
 	}
 }
 
-// TestAFullServerRefusesABucketWhole: a larger record is written before the smaller one is removed.
-func TestAFullServerRefusesABucketWhole(t *testing.T) {
-	s := redistest.Real(t)
-	ctx := t.Context()
-	r := rig.New(t, s)
-	l := r.Limiter("rl", rratelimiter.WithGranularity(time.Second))
-	r.SetRate(l, rratelimiter.PerMinute(10))
-	r.ToBucket(time.Second, 0)
-	r.Advance(time.Millisecond)
-	r.Try(l, 3)
-	for name, call := range map[string]func() error{
-		"TryAcquire": func() error { _, err := l.TryAcquire(ctx, 1); return err },
-		"AllowAll":   func() error { _, err := r.Client.AllowAll(ctx, 1, l); return err },
-	} {
-		before := r.Dump()
-		r.Must(r.Redis.ConfigSet(ctx, "maxmemory", "1").Err())
-		err := call()
-		r.Must(r.Redis.ConfigSet(ctx, "maxmemory", "0").Err())
-		if !redis.HasErrorPrefix(err, "OOM") {
-			t.Errorf("%s: %v, want the error of Redis (OOM)", name, err)
-		}
-		r.Unchanged(before, name)
-		r.Must(call())
-	}
-	r.SameState(l, rratelimiter.State{Rate: rratelimiter.PerMinute(10), Available: 5, Used: 5, Records: 1,
-		Oldest: r.Now().Add(999 * time.Millisecond), Newest: r.Now().Add(999 * time.Millisecond), Consistent: true})
-}
-
 func TestGranularityAndOptionsThatDontGoTogether(t *testing.T) {
 	d, each := rratelimiter.WithGranularity(time.Second), rratelimiter.WithRecordPerRequest()
 	closed := redis.NewClient(&redis.Options{})
