@@ -342,7 +342,7 @@ func grantedByAll(budgets []localBudget, group protocol.Group) (n int64, waits b
 	for j, s := range budgets {
 		switch size := *group.Permits.Of(j); {
 		case n > 0 && size > s.rate:
-			return int64(-1 - j), false
+			return protocol.Exceeds(j), false
 		case n > 0:
 			n = min(n, max(s.free(), 0)/size)
 			waits = waits || size > s.limit

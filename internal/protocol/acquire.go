@@ -299,14 +299,21 @@ func (r *Reply) Local() bool { return r.First.Notes.Has(Local) }
 // figures is how many figures of outcomes a group has.
 func (r *Reply) figures() int { return 1 + r.Len() }
 
-// Granted returns how many requests of a group got their permits; below 0: the size exceeds the
-// rate, of limiter 0 (-1), 1 (-2) and so on. With UpTo it is the number of permits.
+// Granted returns how many requests of a group got their permits; below 0: the size exceeds a rate
+// (Exceeds). With UpTo it is the number of permits.
 func (r *Reply) Granted(i int, of Group) int64 {
 	if r.outcomes == nil {
 		return of.Count
 	}
 	return r.outcomes[i*r.figures()]
 }
+
+// Exceeds is what Granted returns for a group whose size exceeds the rate of a limiter: -1 for
+// limiter 0, -2 for limiter 1, and so on.
+func Exceeds(limiter int) int64 { return int64(-1 - limiter) }
+
+// Exceeded returns the limiter whose rate the size of a group exceeds, if Granted is below 0.
+func (r *Reply) Exceeded(i int, of Group) (limiter int) { return int(-1 - r.Granted(i, of)) }
 
 // unknownWait is the wait in a reply if it is not known.
 const unknownWait = -1

@@ -148,7 +148,7 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 			q.dateLast(r, g)
 			q.again(r, first)
 		case exceeded:
-			failed := int(-1 - g.Granted(v.group, b.Ask.Groups[v.group]))
+			failed := g.Exceeded(v.group, b.Ask.Groups[v.group])
 			q.settle(b, r, Outcome{Err: MemberError{failed, ErrExceedsRate}})
 			f.Of(failed).Denied++
 		case again:
