@@ -59,7 +59,7 @@ func (b *batch) Cancelled() bool { return b.present.Load() == 0 }
 func (q *queue) open() *schedule.Batch {
 	b := batches.Get().(*batch)
 	b.queue, b.body = q, q.table.body(b)
-	b.Changing = q.ledger != nil && q.limiters[0].Changes()
+	b.Changing = q.ledger != nil && q.limiters[0].Changing()
 	b.denials = q.client.DenyCache.Changes()
 	return &b.Batch
 }

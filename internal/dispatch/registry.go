@@ -90,7 +90,7 @@ func (b *singleBody) Enforce(ctx context.Context, a *script.Attempts) error {
 	err := b.Acquire.Enforce(ctx, a)
 	if q := b.batch.queue; err == nil && !a.MaybeExecuted() {
 		q.look(func(s *schedule.Queue) {
-			if !b.Limiter.Changes() {
+			if !b.Limiter.Changing() {
 				s.Renew(&b.batch.Batch)
 			}
 		})

@@ -33,16 +33,17 @@ func (c *changes) note(key string, by int) {
 	}
 }
 
-// Changes reports whether a change of l by this client is under way. No lease is taken meanwhile.
-func (l *Limiter) Changes() bool {
+// Changing reports whether a change of l by this client is under way. No lease is taken meanwhile.
+func (l *Limiter) Changing() bool {
 	c := &l.client.changes
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.all[l.Key()] > 0
 }
 
-// begin begins a change of l. If ctx has ended, the change is not sent, and no lease ends.
-func (l *Limiter) begin(ctx context.Context) (end func()) {
+// suspendLeases ends the leases of l before a change, and lets no batch take one until resume is
+// called. If ctx has ended, the change is not sent, and no lease ends.
+func (l *Limiter) suspendLeases(ctx context.Context) (resume func()) {
 	if ctx.Err() != nil {
 		return func() {}
 	}
@@ -51,12 +52,12 @@ func (l *Limiter) begin(ctx context.Context) (end func()) {
 	return func() { l.client.changes.note(l.Key(), -1) }
 }
 
-// changing is begin for a change after which changed is called. What it returns is to be called in
-// any case, with the error of the call.
-func (l *Limiter) changing(ctx context.Context) (end func(error)) {
-	ends := l.begin(ctx)
+// begin begins a change of l, which suspends its leases. end must be called in any case, with the
+// error of the call.
+func (l *Limiter) begin(ctx context.Context) (end func(error)) {
+	resume := l.suspendLeases(ctx)
 	return func(err error) {
-		ends()
+		resume()
 		l.changed(err)
 	}
 }
@@ -94,10 +95,10 @@ func (c *Client) WakeAll() {
 func (l *Limiter) Change(
 	ctx context.Context, s *script.Script, idempotent bool, args []any, others ...*Limiter,
 ) ([]int64, error) {
-	keys, ends := l.Keys(), []func(error){l.changing(ctx)}
+	keys, ends := l.Keys(), []func(error){l.begin(ctx)}
 	for _, other := range others {
 		keys = append(keys[:len(keys):len(keys)], other.Keys()...)
-		ends = append(ends, other.changing(ctx))
+		ends = append(ends, other.begin(ctx))
 	}
 	sent := new(script.Attempts)
 	reply, err := l.run(ctx, sent, s, idempotent, keys, args, ends...)
@@ -123,7 +124,7 @@ func (l *Limiter) run(
 func (l *Limiter) Repair(ctx context.Context, request protocol.Repair) (protocol.Repaired, error) {
 	var ends []func(error)
 	if !request.Dry {
-		ends = append(ends, l.changing(ctx))
+		ends = append(ends, l.begin(ctx))
 	}
 	request.Now = l.Now()
 	sent := new(script.Attempts)
@@ -156,9 +157,9 @@ func (l *Limiter) Collect(ctx context.Context, idle time.Duration, dry bool) (pr
 	return request.Reply(reply), nil
 }
 
-// Release gives n permits back: the oldest ones if granted is 0. Otherwise granted is the score of
-// a record in µs, and only permits that were granted then come back: no lease ends before. It
-// returns how many did.
+// Release gives n permits back, and returns how many came back. If granted is 0, these are the
+// oldest ones, and the leases of l end first. Otherwise granted is the score of a record in µs: only
+// permits that were granted then come back, and the leases go on.
 func (l *Limiter) Release(ctx context.Context, n, granted int64) (released int64, err error) {
 	rebuild := false
 	for released < n {
@@ -167,7 +168,7 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (released int64
 		}
 		end := l.changed
 		if granted == 0 {
-			end = l.changing(ctx)
+			end = l.begin(ctx)
 		}
 		request := protocol.Release{
 			Now: l.Now(), Permits: n - released, Rebuild: rebuild, Granted: granted,
@@ -201,7 +202,7 @@ func (l *Limiter) Release(ctx context.Context, n, granted int64) (released int64
 func (l *Limiter) SetRate(ctx context.Context, request protocol.SetRate) (bool, error) {
 	sent := new(script.Attempts)
 	set, err := within(ctx, l, func(ctx context.Context) (set bool, err error) {
-		end := l.changing(ctx)
+		end := l.begin(ctx)
 		defer func() { end(err) }()
 		return l.setRate(ctx, sent, request)
 	})
@@ -229,9 +230,9 @@ func (l *Limiter) setRate(ctx context.Context, t *script.Attempts, request proto
 // other handles ask again, but for those that would set their own rate again. Those of l need not:
 // its call is made again in any case.
 func (l *Limiter) Enforce(ctx context.Context) error {
-	end := l.begin(ctx)
+	resume := l.suspendLeases(ctx)
 	_, err := l.setRate(ctx, new(script.Attempts), protocol.SetRate{Rate: l.Settings.Own, Keep: true})
-	end()
+	resume()
 	l.client.DenyCache.Forget(l.Key())
 	if err == nil {
 		l.client.wakeChosen(func(other *Limiter) bool {

@@ -27,7 +27,7 @@ type charge struct {
 	call     exchange.Call
 	left     atomic.Bool // the caller has left
 	denials  int64       // DenyCache.Changes when it was sent
-	ends     []func()    // of the changes that have begun
+	resumes  []func()    // for each limiter: its leases are suspended until the charge has ended
 	done     chan chargeOutcome
 }
 
@@ -46,7 +46,7 @@ func (c *Client) Charge(
 ) (results []schedule.Result, counted []int64, err error) {
 	ch := c.newCharge(ctx, permits, limiters)
 	if err := ctx.Err(); err != nil { // it may have ended while leases were given back
-		ch.end()
+		ch.resume()
 		return nil, nil, err
 	}
 	c.Exchange.Send(&ch.call, false)
@@ -80,7 +80,7 @@ func (c *Client) newCharge(ctx context.Context, permits []int64, limiters []*Lim
 		targets[i] = l
 		check, _ := l.Unchecked()
 		ch.request.Parts[i] = protocol.ChargePart{Encoder: &l.encoder, Permits: permits[i], Check: check}
-		ch.ends = append(ch.ends, l.begin(ctx))
+		ch.resumes = append(ch.resumes, l.suspendLeases(ctx))
 	}
 	ch.denials = c.DenyCache.Changes()
 	ch.call.Begin(c.Exchange, ch, ch, targets)
@@ -157,7 +157,7 @@ func (ch *charge) locally(retry time.Duration) ([]protocol.Charged, bool) {
 
 // complete ends the charge with a reply of Redis or of the process; nil if there is none.
 func (ch *charge) complete(charged []protocol.Charged, o exchange.Outcome) {
-	ch.end()
+	ch.resume()
 	err := o.Err
 	if charged != nil {
 		err = nil
@@ -177,10 +177,10 @@ func (ch *charge) complete(charged []protocol.Charged, o exchange.Outcome) {
 	ch.done <- chargeOutcome{charged, err}
 }
 
-// end ends the changes of the limiters.
-func (ch *charge) end() {
-	for _, end := range ch.ends {
-		end()
+// resume lets batches take leases of the limiters again.
+func (ch *charge) resume() {
+	for _, resume := range ch.resumes {
+		resume()
 	}
 }
 
