@@ -178,7 +178,7 @@ func (q *Queue) leftOut(m Moment) {
 		if r.changes = q.changes; r.state == Queued {
 			r.state.To(Resting)
 		}
-		q.rest(m)
+		q.sleepUntilTurn(m)
 	}
 }
 
@@ -186,7 +186,7 @@ func (q *Queue) leftOut(m Moment) {
 // returns the place of the last one.
 func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 	q.lookInFront(m.Clock)
-	room, lastDue := q.room(m)
+	room, exempt := q.room(m)
 	// what other callers wait for in front of r and behind the last request of the batch
 	var front inFront
 	for r := q.line.first; r != q.line.ready; r = r.next {
@@ -203,14 +203,14 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 			if q.settings.Limiters == 1 {
 				front.permits.First, front.undated = q.reserved(m.Clock, place, r.place)
 			}
-			may := q.allowed(r, room) || lastDue != nil
+			may := q.allowed(r, room) || exempt != nil
 			b.full = may && !(b.keep(front) && b.add(r, q.settings.RecordPerRequest))
 			b.Ask.Partial = !may || b.full || q.wantsMore(r)
 			add(&room, r.Permits, -1)
 			front, place = inFront{}, r.place
 		}
-		if r == lastDue {
-			lastDue = nil
+		if r == exempt {
+			exempt = nil
 		}
 	}
 	if q.line.ready != nil && q.line.ready.state.InFlight() {

@@ -55,9 +55,9 @@ func (q *Queue) Redisson() bool { return q.pacer.members[0].share.Redisson }
 // oldest ones if it is 0.
 func (q *Queue) GaveBack(granted, n int64) { q.pacer.members[0].share.GaveBack(granted, n) }
 
-// room returns how many permits the fair share leaves to the waiting requests now. Exception: the
-// requests up to lastDue, if it is not nil, may ask in any case.
-func (q *Queue) room(m Moment) (permits protocol.Permits, lastDue *Request) {
+// room returns how many permits the fair share leaves to the waiting requests now. If exempt is not
+// nil, the requests up to that one may ask in any case.
+func (q *Queue) room(m Moment) (permits protocol.Permits, exempt *Request) {
 	permits = protocol.Same[int64](q.settings.Limiters, math.MaxInt64)
 	yields := false
 	for i := range q.pacer.members {
@@ -66,9 +66,9 @@ func (q *Queue) room(m Moment) (permits protocol.Permits, lastDue *Request) {
 		}
 	}
 	if yields {
-		lastDue = q.lastDue(m.Clock)
+		exempt = q.exempt(m.Clock)
 	}
-	return permits, lastDue
+	return permits, exempt
 }
 
 // allowed reports whether a request may ask for its permits if there is so much room.

@@ -13,12 +13,12 @@ import (
 // timerSlack is how late a timer may fire without costing a caller its permits.
 const timerSlack = 5 * time.Millisecond
 
-// lastCall returns the latest time to ask for a caller that leaves at end and whose permits are
-// free from a given time on. A call takes took. The result is two calls and timerSlack before end,
-// but not before free. If half of the time from free to end is less than timerSlack, it replaces
-// timerSlack. So if other clients take the caller's permits each time, the caller asks only a few
+// lastCallAt returns the latest time to ask for a caller that leaves at end, and whose permits are
+// free from a given time on. That is two calls, each of which takes took, and timerSlack before end,
+// but not before free. If half of the time from free to end is less than timerSlack, that half takes
+// its place: so if other clients take the caller's permits each time, the caller asks only a few
 // times before it leaves.
-func lastCall(free, end time.Time, took time.Duration) time.Time {
+func lastCallAt(free, end time.Time, took time.Duration) time.Time {
 	at := end.Add(-2*took - min(timerSlack, end.Sub(free)/2))
 	if at.Before(free) {
 		return free
@@ -59,15 +59,16 @@ func (q *Queue) lastCalls(before time.Time) iter.Seq2[*Request, time.Time] {
 			if vain {
 				continue
 			}
-			if at := lastCall(free, r.end(), q.pacer.took); at.Before(before) && !yield(r, at) {
+			if at := lastCallAt(free, r.end(), q.pacer.took); at.Before(before) && !yield(r, at) {
 				return
 			}
 		}
 	}
 }
 
-// soonest returns the given time, or that of an earlier last call.
-func (q *Queue) soonest(at time.Time) time.Time {
+// earlierLastCall returns the time of the first last call before a given time; that time if there is
+// none.
+func (q *Queue) earlierLastCall(at time.Time) time.Time {
 	for _, last := range q.lastCalls(at) {
 		if last.Before(at) {
 			at = last
@@ -76,17 +77,18 @@ func (q *Queue) soonest(at time.Time) time.Time {
 	return at
 }
 
-// firstLastCall returns the first last call before a time, by the monotonic clock; zero: none.
-func (q *Queue) firstLastCall(m Moment, before time.Time) time.Time {
-	if at := q.soonest(before); at.Before(before) {
+// nextLastCall returns when the next last call is due, by the monotonic clock; zero: none is before
+// the given time.
+func (q *Queue) nextLastCall(m Moment, before time.Time) time.Time {
+	if at := q.earlierLastCall(before); at.Before(before) {
 		return momentAt(m, at).Mono
 	}
 	return time.Time{}
 }
 
-// lastDue returns the last waiting request whose last call is due, or will be before a call made
-// now ends; nil: none.
-func (q *Queue) lastDue(now time.Time) (last *Request) {
+// exempt returns up to which waiting request the fair share does not matter: the last one whose last
+// call is due, or will be before a call made now ends; nil: none is.
+func (q *Queue) exempt(now time.Time) (last *Request) {
 	for r := range q.lastCalls(now.Add(2*q.pacer.took + timerSlack)) {
 		last = r
 	}
@@ -107,7 +109,7 @@ func (p *pacer) walkAt() time.Time {
 	return p.walkedAt.Add(walkPause)
 }
 
-// walk finds the first last call after requests came or left. If many do at once, they share a walk
+// walk finds the next last call after requests came or left. If many do at once, they share a walk
 // through the line.
 func (q *Queue) walk(m Moment) {
 	p, next := &q.pacer, q.line.ready
@@ -115,6 +117,6 @@ func (q *Queue) walk(m Moment) {
 	case p.unwalked && (next == nil || !next.free.Before(p.asks.Clock)): // no permits are free before
 		p.unwalked = false
 	case over(p.walkAt(), m):
-		p.unwalked, p.walkedAt, p.lastCall = false, m.Mono, q.firstLastCall(m, p.asks.Clock)
+		p.unwalked, p.walkedAt, p.lastCall = false, m.Mono, q.nextLastCall(m, p.asks.Clock)
 	}
 }

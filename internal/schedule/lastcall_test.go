@@ -22,7 +22,7 @@ func TestLastCall(t *testing.T) {
 		{"slow calls", 10 * ms, 100 * ms, time.Second, 10 * ms},
 		{"the permits return at the end", 100 * ms, 100 * ms, 0, 100 * ms},
 	} {
-		if at := lastCall(start.Add(c.free), start.Add(c.end), c.took).Sub(start); at != c.at {
+		if at := lastCallAt(start.Add(c.free), start.Add(c.end), c.took).Sub(start); at != c.at {
 			t.Errorf("%s: free at %v, end at %v, calls of %v: %v, expected %v", c.name, c.free, c.end, c.took, at, c.at)
 		}
 	}
@@ -108,7 +108,7 @@ func TestLastCallsOfAQueue(t *testing.T) {
 		for r := range q.lastCalls(start.Add(c.before)) {
 			last = append(last, slices.Index(all, r))
 		}
-		soonest := q.soonest(start.Add(time.Second)).Sub(start)
+		soonest := q.earlierLastCall(start.Add(time.Second)).Sub(start)
 		if !slices.Equal(last, c.last) || soonest != c.soonest {
 			t.Errorf("%s: last calls of %v, the soonest at %v; expected %v, %v",
 				c.name, last, soonest, c.last, c.soonest)

@@ -67,7 +67,7 @@ func (q *Queue) Corrected(m Moment, n int64, o Result, local bool) Result {
 func (q *Queue) servedAt(m Moment, r *Request) time.Time {
 	at, cause := q.turn(m, r)
 	if cause == OurTurn {
-		at = q.soonest(at)
+		at = q.earlierLastCall(at)
 	}
 	return at
 }

@@ -221,7 +221,7 @@ func (q *Queue) Join(r *Request) {
 		if first || !r.Until.IsZero() || q.settings.FailFast && !r.End.IsZero() || !fits(r.Permits, q.rates) ||
 			q.passes(r) {
 			q.recheck = true
-		} else if !r.End.IsZero() && lastCall(q.line.first.free, r.End, q.pacer.took).Before(q.pacer.asks.Clock) {
+		} else if !r.End.IsZero() && lastCallAt(q.line.first.free, r.End, q.pacer.took).Before(q.pacer.asks.Clock) {
 			q.pacer.changedLine()
 		}
 	}
@@ -294,7 +294,7 @@ func (q *Queue) Stalled(m Moment, b *Batch) bool {
 	q.inFlight = nil
 	q.detached++
 	if q.line.ready != nil && !q.urgent() {
-		q.rest(m)
+		q.sleepUntilTurn(m)
 	}
 	return true
 }

@@ -82,7 +82,7 @@ type pacer struct {
 
 	asks     Moment    // when to ask for it, but for the times below
 	cause    Cause     // why then: PermitsFree, OurTurn, Gathered or NodeBack
-	lastCall time.Time // the first last call before asks, by the monotonic clock; zero: none
+	lastCall time.Time // the next last call before asks, by the monotonic clock; zero: none
 	poll     time.Time // the next poll, by the monotonic clock; zero: asks is soon enough
 
 	linger  linger
@@ -133,7 +133,7 @@ func (q *Queue) wakeAt(m Moment, at time.Time, cause Cause, poll time.Time) {
 	p.unset()
 	p.asks, p.cause, p.poll = momentAt(m, at), cause, poll
 	if cause == OurTurn || cause == Gathered {
-		p.lastCall = q.firstLastCall(m, at)
+		p.lastCall = q.nextLastCall(m, at)
 	}
 }
 
@@ -180,7 +180,7 @@ func (q *Queue) plan(m Moment, b *Batch, g *protocol.Reply, beaten, late bool) (
 	case !late && q.lingers(m, b, g):
 	case q.urgent() || next == nil:
 	case next.asked != b.number:
-		q.rest(m)
+		q.sleepUntilTurn(m)
 	case g.Local():
 		wait := min(max(next.free.Sub(m.Clock), 0), g.Retry)
 		q.wakeAt(m, m.Clock.Add(wait), NodeBack, time.Time{})
@@ -220,8 +220,9 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	q.wakeAt(m, at, cause, poll)
 }
 
-// rest lets the queue be due when it may ask for its first request, which the last batch left out.
-func (q *Queue) rest(m Moment) {
+// sleepUntilTurn lets the queue be due at the turn of its first request that is not in flight. The
+// last batch left that out, or has stalled with those in front of it.
+func (q *Queue) sleepUntilTurn(m Moment) {
 	at, cause := q.turn(m, q.line.ready)
 	q.wakeAt(m, at, cause, q.nextPoll(m, at.Sub(m.Clock)))
 }
