@@ -30,12 +30,12 @@ type Source struct {
 	At    int64 // score of the record, or when the process granted, µs
 }
 
-// A request is an Ask under way. It is guarded by queue.mu until done receives; from then on it
-// belongs to the caller.
+// A request is an Ask under way. It is guarded by queue.mu until a value arrives in done; from then
+// on it belongs to the caller.
 type request struct {
 	schedule.Request
 	ctx     context.Context // of the caller
-	done    chan struct{}   // capacity 1: it receives once, when the request is settled
+	done    chan struct{}   // of capacity 1: one value is sent to it, when the request is settled
 	sources []Source        // of the limiters, filled in with a grant; nil: not needed
 }
 

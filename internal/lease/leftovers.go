@@ -48,8 +48,8 @@ func (l *Ledger) Start(leftover Leftover, tooMuch bool) bool {
 	return true
 }
 
-// Done notes how many permits of a leftover were given back. The others count until an interval after the
-// end of their lease.
+// Done notes how many permits of a leftover were given back. The others count until an interval
+// after the end of their lease.
 func (l *Ledger) Done(leftover Leftover, returned int64) {
 	l.leftovers.returned += returned
 	l.Void(leftover.Permits - returned)

@@ -158,8 +158,8 @@ func (l *Limiter) Collect(ctx context.Context, idle time.Duration, dry bool) (pr
 }
 
 // Release gives n permits back, and returns how many came back. If granted is 0, these are the
-// oldest ones, and the leases of l end first. Otherwise granted is the score of a record in µs: only
-// permits that were granted then come back, and the leases go on.
+// oldest ones, and the leases of l end first. Otherwise granted is the score of a record in µs:
+// only permits that were granted then come back, and the leases go on.
 func (l *Limiter) Release(ctx context.Context, n, granted int64) (released int64, err error) {
 	rebuild := false
 	for released < n {

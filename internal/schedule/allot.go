@@ -38,8 +38,10 @@ type allotment struct {
 //
 // Permits granted to callers that have left go to the requests behind them, in order, where they
 // fit; they never pass a waiting request that wants more. The reply settles each request that does
-// not wait, unless expired records remain (protocol.More), or all waiting requests of the batch
-// were granted and the next batch is sent for the rest of the queue in any case.
+// not wait, with two exceptions. Its outcome is not known while expired records remain
+// (protocol.More). And if the batch was full, Redis refused it only because it stands behind
+// waiting requests that were left out: if its permits are still free, it is asked for again behind
+// these.
 func allot(
 	all []allotment, b *Batch, g *protocol.Reply, now, since time.Time, line *turns,
 ) (verdicts []allotment, spare protocol.Permits) {
@@ -122,8 +124,8 @@ func (rest *remainder) verdict(group int, r *Request, due time.Time) verdict {
 	case g.Undecided(group) && (r.Kind != Wait || r.mayWait(rest.now)):
 		return again
 	case fits(r.Permits, rest.free) && (r.Kind == Wait && !r.last || r.Kind != Wait && rest.batch.full && !g.Local()):
-		// a caller in front has left, or the next batch is sent for the rest of the queue in any
-		// case
+		// a caller in front has left, or the next batch carries it behind the waiting requests that
+		// this one left out
 		add(&rest.free, r.Permits, -1)
 		return again
 	case r.mayWait(due) || rest.undated && r.mayWait(rest.soonest(r)):

@@ -33,8 +33,8 @@ type Batch struct {
 	requests int          // in all groups
 	// the groups from this one on are behind a reservation whose date is not known; 0: none is
 	undated int
-	// Ask.Partial because the batch is full. Without full, the fair share leaves the rest to other
-	// clients, or a request in front will ask for more
+	// Ask.Partial is set because the batch is full. If it is set without full, the fair share
+	// leaves the rest to other clients, or a request in front will ask for more
 	full  bool
 	state BatchState
 
@@ -222,8 +222,8 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 	return place
 }
 
-// carryTrying adds requests that do not wait, as far as there is room. The last waiting request has
-// a place.
+// carryTrying adds requests that do not wait, as far as there is room. place is that of the last
+// waiting request which the batch carries.
 func (q *Queue) carryTrying(m Moment, b *Batch, place int64) {
 	if len(q.trying) > 0 && !b.Ask.Partial {
 		kept, undated := q.reserved(m.Clock, place, math.MaxInt64)

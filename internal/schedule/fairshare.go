@@ -7,8 +7,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// fairshare.go leaves permits that return to Redisson, and to other Go processes, for a head start:
-// package fairshare says how many and for how long. lastcall.go makes sure that this costs no
+// fairshare.go gives Redisson, and other Go processes, a head start for permits that return:
+// package fairshare says for how many, and for how long. lastcall.go makes sure that this costs no
 // caller its permits.
 
 // headStart returns when the head start of other clients ends. A clock that is set back does not

@@ -69,8 +69,8 @@ func (q *Queue) placesAnew() {
 	}
 }
 
-// datesAnew tells reservations of a set by how many batches they were dated that came before some
-// that are not complete.
+// datesAnew numbers anew the batches whose replies have dated the reservations of a set: each gets
+// 1 more than the number of batches that are not complete and not later.
 func (q *Queue) datesAnew(batches []*Batch) {
 	for r := range q.Line() {
 		for _, res := range r.Reservations {

@@ -87,8 +87,8 @@ func (q *Queue) dateLast(r *Request, g *protocol.Reply) {
 	}
 }
 
-// looksAgain lets a request that has no permits yet ask for all of them, which takes none, if the
-// last one would be too late when the first one is taken at a time.
+// looksAgain lets a request that has no permits yet ask for all of them, which takes none, if its
+// last permit would come too late even if the first one were taken now.
 func (q *Queue) looksAgain(r *Request, now time.Time) {
 	if in := r.Instalments; in != nil && q.judges(r) && in.Taken == 0 && !now.Before(r.end()) {
 		r.Permits.First, in.Left = r.all(), 0

@@ -14,10 +14,10 @@ import (
 const timerSlack = 5 * time.Millisecond
 
 // lastCallAt returns the latest time to ask for a caller that leaves at end, and whose permits are
-// free from a given time on. That is two calls, each of which takes took, and timerSlack before end,
-// but not before free. If half of the time from free to end is less than timerSlack, that half takes
-// its place: so if other clients take the caller's permits each time, the caller asks only a few
-// times before it leaves.
+// free from a given time on. That is two calls, each of which takes took, and timerSlack before
+// end, but not before free. If half of the time from free to end is less than timerSlack, that half
+// takes its place: so if other clients take the caller's permits each time, the caller asks only a
+// few times before it leaves.
 func lastCallAt(free, end time.Time, took time.Duration) time.Time {
 	at := end.Add(-2*took - min(timerSlack, end.Sub(free)/2))
 	if at.Before(free) {
@@ -66,8 +66,8 @@ func (q *Queue) lastCalls(before time.Time) iter.Seq2[*Request, time.Time] {
 	}
 }
 
-// earlierLastCall returns the time of the first last call before a given time; that time if there is
-// none.
+// earlierLastCall returns the time of the first last call before a given time; that time if there
+// is none.
 func (q *Queue) earlierLastCall(at time.Time) time.Time {
 	for _, last := range q.lastCalls(at) {
 		if last.Before(at) {
@@ -86,8 +86,8 @@ func (q *Queue) nextLastCall(m Moment, before time.Time) time.Time {
 	return time.Time{}
 }
 
-// exempt returns up to which waiting request the fair share does not matter: the last one whose last
-// call is due, or will be before a call made now ends; nil: none is.
+// exempt returns up to which waiting request the fair share does not matter: the last one whose
+// last call is due, or will be before a call made now ends; nil: none is.
 func (q *Queue) exempt(now time.Time) (last *Request) {
 	for r := range q.lastCalls(now.Add(2*q.pacer.took + timerSlack)) {
 		last = r

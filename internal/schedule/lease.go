@@ -12,9 +12,9 @@ import (
 // contains the limiter, there is no lease: Join and Reserve end it, and its permits come back for
 // that caller first.
 
-// Ledger returns the leases; nil: the limiter has none. Its methods belong to the owner of the
-// queue as those of the queue do, but for Holds and Grant. After them, as after an event, the owner
-// calls Next.
+// Ledger returns the leases; nil: the limiter has none. Its methods that change it are events of
+// the queue, after which the owner calls Next. Exception: Grant and Holds may be called at any
+// time.
 func (q *Queue) Ledger() *lease.Ledger { return q.ledger }
 
 // wanted reports whether callers wait for permits of the limiter.

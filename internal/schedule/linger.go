@@ -14,15 +14,17 @@ import (
 // would miss the next batch and wait for two.
 const LingerThreshold = 2 * time.Millisecond
 
-// A linger is a wait before the next batch. It is over at a time by the monotonic clock, or once so
-// many requests queue.
+// A linger is a wait before the next batch.
 type linger struct {
-	requests int // 0: the queue does not linger
-	until    time.Time
+	requests int       // it is over once so many requests are queued; 0: the queue does not linger
+	until    time.Time // it is over then at the latest, by the monotonic clock
 }
 
-// lingers starts a linger after a batch that is complete, if callers were answered that may ask
-// again and share the next one. It reports whether it does. g is the zero reply after an error.
+// lingers starts a linger after a batch that is complete, and reports whether it does: Redis has
+// answered, it took long enough, and callers that were answered may ask again and share the next
+// batch with others. If no call is needed now, there are others only if at least two callers were
+// answered; and if requests sleep, the next batch is sent when they wake. g is the zero reply after
+// an error.
 func (q *Queue) lingers(m Moment, b *Batch, g *protocol.Reply) bool {
 	took, answered := m.Mono.Sub(b.started), len(b.Settled)
 	if g.First.Rate == 0 || g.Local() || took < q.settings.Linger || answered == 0 ||

@@ -9,7 +9,7 @@ import (
 // next.go says what is to be done now. The batches are made in batch.go, and the time to look again
 // is from wake.go.
 
-// Effects are what the owner of a queue does after an event, beside sending batches.
+// Effects are what the owner of a queue does after an event, besides sending batches.
 type Effects struct {
 	Spare     *Batch           // made for nothing; nil: none
 	Leftovers []lease.Leftover // of ended leases: the owner gives these permits back
@@ -26,7 +26,8 @@ type Effects struct {
 func (q *Queue) Next(send []*Batch, now func() Moment, open func() *Batch) ([]*Batch, Effects) {
 	fx := q.effects
 	q.effects = Effects{}
-	// most callers of a busy limiter join while a batch is in flight: they need no time
+	// most callers of a busy limiter join while a batch is in flight: the clock is not read for
+	// them
 	if blocked := q.inFlight != nil && len(q.upTo) == 0 && !q.ledger.Holds(); !blocked {
 		for m := now(); q.due(m); {
 			b := open()

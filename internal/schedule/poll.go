@@ -14,7 +14,7 @@ import (
 const (
 	shortestPoll = time.Second
 	longestPoll  = 15 * time.Second
-	mostPolls    = 4 // after so many the polls are of the longest kind
+	mostPolls    = 4 // after so many in a row, the pauses between polls are the longest
 
 	// While callers wait, a limiter with a keep-alive is kept for an interval and a second after
 	// each call. So they poll it about an interval and keepSlack after the last call.
@@ -25,9 +25,9 @@ const (
 	pollSlack = shortestPoll / 8
 )
 
-// nextPoll returns when a queue polls that would wait so long without a call, by the monotonic
-// clock, less up to a tenth of the time until then at random; zero: it does not. Polls keep
-// limiters with a keep-alive.
+// nextPoll returns when a queue polls that would otherwise make no call for the time wait, by the
+// monotonic clock; zero: it does not poll. Up to a tenth of the pause before the poll is left out
+// at random. Polls also keep limiters with a keep-alive alive.
 func (q *Queue) nextPoll(m Moment, wait time.Duration) time.Time {
 	longest := min(shortestPoll<<q.pacer.polls, longestPoll)
 	for i := range q.pacer.members {

@@ -43,7 +43,7 @@ type Request struct {
 	link
 }
 
-// A standing is how far a request is.
+// A standing is how far a request has come.
 type standing struct {
 	state State
 	last  bool   // the timeout is over: the next reply settles the request
@@ -59,8 +59,8 @@ type standing struct {
 	togetherAfter time.Duration
 }
 
-// An inFront is what other callers wait for in front of a request of a set, and behind the one
-// before it.
+// An inFront is what other callers wait for in front of a request of a set, and behind the request
+// before it in the line.
 type inFront struct {
 	permits protocol.Permits
 	undated bool // it is not known from when on some of these count

@@ -43,7 +43,7 @@ func (q *Queue) correct(m Moment, b *Batch, local bool) {
 // that wait already.
 func (q *Queue) Corrected(m Moment, n int64, o Result, local bool) Result {
 	first := q.line.first
-	// but reserved; if the queue is of a set, another limiter has refused
+	// but reserved for waiting callers; for a set it means only that another limiter has refused
 	free := n <= o.Remaining && q.settings.Limiters == 1
 	if o.Allowed || first == nil && !free {
 		return o

@@ -4,12 +4,17 @@
 // on nothing but the calls of its methods, and on what the functions in its Settings return. It
 // knows no clock, timer, goroutine, lock or context, and nothing of Redis.
 //
-// Each event is a method of Queue: Join, Leave, Expire, Settle, Fail, Stalled, Changed,
-// SeeRedisson, GaveBack; for leases Refill and those of its Ledger; Reserve, and what other queues
-// tell: Hear and Outdated. What a queue decides on changes only by its own events, and with time.
-// After any of them but Reserve, and at the time to wake, its owner calls Next, and does what that
-// returns. A superfluous call of Next has no effects, so the owner need not know which events make
-// a batch due.
+// Each event is a method of Queue:
+//   - of callers: Join, Leave, Expire
+//   - of batches: Settle, Fail, Stalled, Renew
+//   - of the limiter and the server: Changed, SeeRedisson, GaveBack, FoundPending
+//   - of leases: Refill, and the methods of its Ledger
+//   - of sets: Reserve, and what other queues tell, Hear and Outdated
+//
+// What a queue decides on changes only by its own events, and with time. After an event, and at the
+// time to wake, the owner of the queue calls Next, and does what that returns. Exceptions: Renew
+// makes nothing due, and after Reserve, only the Leftovers of the ledger cannot wait. A superfluous
+// call of Next has no effects, so the owner need not know which events make a batch due.
 package schedule
 
 import (
@@ -51,7 +56,7 @@ type Settings struct {
 	Enforced  bool // the limiter enforces its rate: a refusal under another one is not kept
 	// how long a lease lasts; 0: the limiter has none, and neither has a set
 	Lease   time.Duration
-	Holding *atomic.Int64 // limiters of the client that have a lease
+	Holding *atomic.Int64 // number of limiters of the client that have a lease
 	// chooses how many permits a batch that may take some takes ahead; nil: as the demand says
 	Ahead func() int64
 }
@@ -75,25 +80,26 @@ type Queue struct {
 
 	// of requests of sets. Invariant: they are in the order of arrival, by their places
 	reservations []*Reservation
-	// Since the last batch was made, a request came or is to be asked for again that needs an
-	// answer, or a lease is to be renewed. Invariant: this is a latch, not a count of the requests
-	// that ask for a call. For a full batch leaves some of them out, which would ask again and again.
+	// A call is due: since the last batch was made, a request came that needs an answer, or one is
+	// to be asked for again, or a lease is to be refilled. This is not computed from the requests,
+	// since a full batch leaves some of them out, and these would make one call after the other
+	// due.
 	recheck bool
-	// calls of change. Invariant: the first request that is not in flight knows of all of them
-	// (Request.changes), or a batch is due
+	// number of calls of change. Invariant: the first request that is not in flight knows of all
+	// of them (Request.changes), or a batch is due
 	changes int64
 	rates   protocol.Permits // in the last reply of Redis; math.MaxInt64: no reply yet
 	// the rates by which the process decides, if it made the last reply; else 0
 	local protocol.Permits
 
 	effects  Effects     // on other queues. Invariant: none after Next
-	verdicts []allotment // memory for allot. Invariant: empty but while a reply is applied
+	verdicts []allotment // memory for allot. Invariant: empty unless a reply is being applied
 }
 
 // Flights are the batches of a queue.
 type flights struct {
-	// Invariant: at most one batch is in flight that is not detached and not for a request of kind
-	// UpTo. The next one is sent once it is complete or detached.
+	// the batch that the queue waits for; nil: none. Invariant: all other batches in flight are
+	// detached, or for a request of kind UpTo
 	inFlight *Batch
 	batches  int64 // number of batches so far
 	// Invariant: at most MaxDetached. These are stalled batches in flight; the next batch does not
@@ -133,8 +139,8 @@ func (q *Queue) Line() iter.Seq[*Request] {
 	}
 }
 
-// LastReservation returns that of the last waiting request of a set at one of its limiters; nil:
-// none waits.
+// LastReservation returns the reservation of the last waiting request of a set at one of its
+// limiters; nil: no request waits.
 func (q *Queue) LastReservation(limiter int) *Reservation {
 	if q.line.rear == nil {
 		return nil
@@ -163,8 +169,9 @@ func (q *Queue) RetryAfter() (wait time.Duration, known bool) {
 	return 0, false
 }
 
-// Peek returns what a request that does not wait stands behind at a time: what the first waiting
-// request wants, if a reply has refused it, and what others have reserved.
+// Peek returns a look at the limiter, without a request. It has groups for what a request that does
+// not wait stands behind: the permits of the first waiting request, if a reply has refused it, and
+// those that are reserved for requests of sets.
 func (q *Queue) Peek(now time.Time) protocol.BatchAsk {
 	ask := protocol.BatchAsk{Detail: true, Next: true, Rebuild: q.rebuild[0]}
 	if first := q.line.first; first != nil && first.state == Refused {
@@ -268,8 +275,8 @@ func (q *Queue) Leave(r *Request) (carrier *Batch) {
 	return carrier
 }
 
-// Expire notes that the timeout of a request is over, so that the next reply settles it. A call is
-// due if a last call for it is: the timer of the queue may be late, or the queue lingers.
+// Expire notes that the timeout of a request is over, so that the next reply settles it. If its
+// last call is due, a call is due now: the timer of the queue may be late, or the queue lingers.
 func (q *Queue) Expire(r *Request) {
 	r.last = true
 	if r.state.Final() || r.state.InFlight() || q.inFlight != nil {

@@ -42,7 +42,7 @@ type Outdated struct {
 	Since time.Time
 }
 
-// Hear lets a set tell the queue of one of its limiters what has happened.
+// Hear notes what a set tells the queue of one of its limiters.
 func (q *Queue) Hear(m Moment, n Notice) {
 	switch {
 	case n.Ended != nil:
@@ -54,9 +54,10 @@ func (q *Queue) Hear(m Moment, n Notice) {
 	}
 }
 
-// Outdated notes that the calls which were in flight at a time or later may have left permits free
-// in vain: those for whom they did have left, or were granted them by another call before. So a
-// call is due. The zero time: all calls so far.
+// Outdated notes that the calls of a set which were in flight at a time, or were sent later, may
+// have left permits free for callers that do not need them any more: these have left, or were
+// granted them by another call. So if there was such a call, the next one is due. The zero time:
+// all calls so far.
 func (q *Queue) Outdated(since time.Time) {
 	if q.line.length > 0 && (q.inFlight != nil || q.detached > 0 || !q.answered.Before(since)) {
 		q.change()
@@ -94,7 +95,8 @@ func (q *Queue) tellOthers(b *Batch, granted int) {
 	}
 }
 
-// release tells the limiters of a set that a request waits no longer.
+// release tells the limiters of a set that a request waits no longer: it has its permits, by a call
+// that was sent at served, or has left (the zero time).
 func (q *Queue) release(r *Request, served time.Time) {
 	for i, res := range r.Reservations {
 		q.effects.Tell = append(q.effects.Tell, Notice{Limiter: i, Ended: res, Served: served})
@@ -136,9 +138,9 @@ func (q *Queue) lookInFront(now time.Time) {
 }
 
 // date tells the limiters of a set, after a reply, from when on the reservations of its waiting
-// requests count, as far as replies have told that: an interval before the permits of all other
-// limiters are free, which grant no more than their rate to the line in an interval. No request has
-// its permits before those in front have theirs.
+// requests count, as far as that is known. At one limiter, that is an interval (of this limiter)
+// before the request can have its permits of all others: not before those in front have theirs, and
+// in an interval, the line is granted no more than the rate.
 func (q *Queue) date(b *Batch, g *protocol.Reply) {
 	if q.line.rear == nil || q.line.rear.Reservations == nil {
 		return

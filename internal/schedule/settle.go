@@ -110,7 +110,7 @@ func (q *Queue) Since(m Moment, g *protocol.Reply) time.Time {
 	return time.UnixMicro(g.First.Now)
 }
 
-// mostKept is for how many verdicts memory is kept.
+// mostKept is the largest number of verdicts whose memory is kept.
 const mostKept = 1024
 
 // apply applies the verdicts on the requests of a batch. It reports whether another client took
@@ -125,7 +125,7 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 	}
 	free := freeOf(g)
 	outcomes := make([]MemberOutcome, 0, len(q.verdicts)*(g.Len()-1)) // memory for the outcomes
-	// of the requests that do not wait, those which this batch carried
+	// how many requests that do not wait are asked for again: they come before later ones
 	first := 0
 	for _, v := range q.verdicts {
 		r := v.request
@@ -239,8 +239,8 @@ func (q *Queue) land(r *Request, s State) {
 	}
 }
 
-// again lets the next batch ask for a request at once. One that does not wait comes to a place in
-// front of later ones.
+// again lets the next batch ask for a request at once. One that does not wait is inserted at a
+// place among those that do not wait, in front of later ones.
 func (q *Queue) again(r *Request, place int) {
 	q.land(r, Queued)
 	q.recheck = true

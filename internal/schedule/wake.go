@@ -7,10 +7,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// wake.go says when a queue with waiting requests is due again, and why. The first of these is
-// asked for when its permits are free, or later, so that other clients get their share
-// (fairshare.go) and that one call serves several requests; or earlier, since the limiter may have
-// changed (poll.go), or since a caller leaves (lastcall.go).
+// wake.go says when a queue with waiting requests is due again, and why. The first waiting request
+// is asked for when its permits are free, or later, so that other clients get their share
+// (fairshare.go), and that one call serves several requests; or earlier, because the limiter may
+// have changed (poll.go), or because a caller leaves (lastcall.go).
 
 // A Cause says what a queue waits for.
 type Cause uint8
@@ -25,7 +25,7 @@ const (
 	LingerOver               // callers that were just answered have had the time to ask again
 	NodeBack                 // the node of the limiter may be reached again
 	LeaseEnds                // a lease is over, or what is known of it is not kept any longer
-	MayBeLast                // it is found out whether a last call is due earlier
+	MayBeLast                // the line is walked, to find out whether a last call is due earlier
 )
 
 var causeNames = [...]string{
@@ -45,9 +45,9 @@ type wakeUp struct {
 // from which on Next has something to do for it. It is computed from the state, and changes
 // nothing.
 //
-// Invariant: after Next, each time is to come. For an event changes only the state, Next looks at
-// all of it and does what is due, and whatever time alone makes due later has its row here. So
-// nothing is missed if Next is called again at the earliest of these times.
+// Invariant: after Next, each time is to come. An event changes only the state, Next looks at all
+// of it and does what is due, and whatever becomes due by time alone has its row here. So nothing
+// is missed if Next is called again at the earliest of these times.
 func (q *Queue) wakeUps() [6]wakeUp {
 	p := &q.pacer
 	return [...]wakeUp{
@@ -80,7 +80,7 @@ type pacer struct {
 	// Invariant: asks, lastCall and poll are about line.ready. They are zero while a batch is in
 	// flight, whose reply sets them, during a linger, and if no request waits.
 
-	asks     Moment    // when to ask for it, but for the times below
+	asks     Moment    // when to ask for it, unless one of the times below is earlier
 	cause    Cause     // why then: PermitsFree, OurTurn, Gathered or NodeBack
 	lastCall time.Time // the next last call before asks, by the monotonic clock; zero: none
 	poll     time.Time // the next poll, by the monotonic clock; zero: asks is soon enough
@@ -107,7 +107,7 @@ type member struct {
 	kept time.Duration
 }
 
-// unset lets the queue be due after the next event, or the end of a linger.
+// unset lets the queue wait for the next event, or for the end of a linger.
 func (p *pacer) unset() {
 	p.asks, p.cause, p.lastCall, p.poll, p.unwalked = Moment{}, NextEvent, time.Time{}, time.Time{}, false
 }
@@ -126,8 +126,8 @@ func (p *pacer) measured(took time.Duration) {
 	p.took += (took - p.took) / 8
 }
 
-// wakeAt lets the queue ask for its first request at a time, for a cause, or earlier by a poll or
-// for the last call of a caller, whose permits are free before that time.
+// wakeAt lets the queue ask for its first request at a time, for a cause. It asks earlier at a
+// poll, or for the last call of a caller whose permits are free before that time.
 func (q *Queue) wakeAt(m Moment, at time.Time, cause Cause, poll time.Time) {
 	p := &q.pacer
 	p.unset()
@@ -142,8 +142,8 @@ func momentAt(now Moment, at time.Time) Moment {
 	return Moment{Clock: at, Mono: now.Mono.Add(at.Sub(now.Clock))}
 }
 
-// awake reports whether a call is due for a waiting request since a time of the table has come. If
-// it is better made a little later, it notes that.
+// awake reports whether a call is due for a waiting request because a time of the table has come.
+// It is not if more permits return shortly: the queue is then due once these are free.
 func (q *Queue) awake(m Moment) bool {
 	p := &q.pacer
 	polled := over(p.poll, m)
