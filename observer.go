@@ -55,7 +55,7 @@ type CallInfo struct {
 }
 
 // callInfo returns a call as the observer gets it.
-func callInfo(c limiter.Call) CallInfo {
+func callInfo(c limiter.CallInfo) CallInfo {
 	return CallInfo{
 		Limiter:       c.Limiter,
 		Callers:       c.Callers.Carried,

@@ -109,7 +109,7 @@ func NewClient(rdb Redis, opts ...Option) *Client {
 		c.err = invalidOption("the redis client is nil")
 	}
 	if c.observer, _ = config.Observer.(Observer); c.observer != nil {
-		config.Observe = func(call limiter.Call) { c.observer.Call(callInfo(call)) }
+		config.Observe = func(info limiter.CallInfo) { c.observer.Call(callInfo(info)) }
 	}
 	c.id, c.defaults, c.mapName = config.ID, config.Defaults, config.MapName
 	c.core = dispatch.New(config)

@@ -103,11 +103,11 @@ func (b *batch) Done(o exchange.Outcome) {
 // callers and tells the observer.
 func (b *batch) complete(g *protocol.Reply, o exchange.Outcome) {
 	q := b.queue
-	var one [1]limiter.Call
-	var calls []limiter.Call
-	q.event(func(*schedule.Queue) { calls = q.settle(one[:0], b, g, o) })
-	for _, call := range calls {
-		q.client.Observe(call)
+	var one [1]limiter.CallInfo
+	var infos []limiter.CallInfo
+	q.event(func(*schedule.Queue) { infos = q.settle(one[:0], b, g, o) })
+	for _, info := range infos {
+		q.client.Observe(info)
 	}
 	for _, r := range b.Settled {
 		r.Owner.(*request).done <- struct{}{}
@@ -116,7 +116,7 @@ func (b *batch) complete(g *protocol.Reply, o exchange.Outcome) {
 
 // settle settles the callers of b, keeps what the reply says about each limiter, and lets the queue
 // send its next batch. It appends what the observer is told of each limiter.
-func (q *queue) settle(calls []limiter.Call, b *batch, g *protocol.Reply, o exchange.Outcome) []limiter.Call {
+func (q *queue) settle(infos []limiter.CallInfo, b *batch, g *protocol.Reply, o exchange.Outcome) []limiter.CallInfo {
 	m := q.client.Moment()
 	var f schedule.Facts
 	if g == nil {
@@ -144,22 +144,22 @@ func (q *queue) settle(calls []limiter.Call, b *batch, g *protocol.Reply, o exch
 	}
 	for i, l := range q.limiters {
 		of := f.Of(i)
-		call := l.CallOf(&b.call, m.Mono, o.Err)
-		call.Callers = limiter.Callers{
+		info := l.CallInfo(&b.call, m.Mono, o.Err)
+		info.Callers = limiter.Callers{
 			Carried: b.Requests() + f.Behind, Granted: f.Granted, Denied: of.Denied, Waiting: q.schedule.Waiting(),
 		}
-		call.Permits = limiter.Permits{Granted: of.Own, Unclaimed: of.Unclaimed}
+		info.Permits = limiter.Permits{Granted: of.Own, Unclaimed: of.Unclaimed}
 		if g != nil {
-			call.Noted(g.Of(i).Notes)
-			call.Permits.Leased = g.Ahead
+			info.Noted(g.Of(i).Notes)
+			info.Permits.Leased = g.Ahead
 		}
-		call.Permits.Returned, call.Permits.Void = q.ledger.Tell()
+		info.Permits.Returned, info.Permits.Void = q.ledger.Tell()
 		if l.Settings.DenyCache > 0 {
-			call.DenyCacheHits = q.client.DenyCache.Hits(l.Key())
+			info.DenyCacheHits = q.client.DenyCache.Hits(l.Key())
 		}
-		calls = append(calls, call)
+		infos = append(infos, info)
 	}
-	return calls
+	return infos
 }
 
 // settled is called for each request that a batch has settled.

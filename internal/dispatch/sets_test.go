@@ -45,7 +45,7 @@ type pair struct {
 	limiters []*Limiter
 	now      atomic.Int64 // µs
 	mu       sync.Mutex   // guards seen
-	seen     []limiter.Call
+	seen     []limiter.CallInfo
 }
 
 // newPair returns two limiters with rates per minute, whose scripts are loaded.
@@ -64,7 +64,7 @@ func newPair(t *testing.T, s *redistest.Server, a, b int64, options func(*limite
 		ID:          "me",
 		Clock:       func() time.Time { return time.UnixMicro(p.now.Load()) },
 		CallTimeout: 20 * time.Second,
-		Observe: func(c limiter.Call) {
+		Observe: func(c limiter.CallInfo) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.seen = append(p.seen, c)
@@ -118,11 +118,11 @@ func (p *pair) queued() (n int) {
 
 // calls returns what the observer sees of the shared call that takes so many permits, for each
 // limiter.
-func (p *pair) calls(permits int64) (seen []limiter.Call) {
+func (p *pair) calls(permits int64) (seen []limiter.CallInfo) {
 	p.t.Helper()
 	for start := time.Now(); ; time.Sleep(100 * time.Microsecond) {
 		p.mu.Lock()
-		seen = slices.DeleteFunc(slices.Clone(p.seen), func(c limiter.Call) bool {
+		seen = slices.DeleteFunc(slices.Clone(p.seen), func(c limiter.CallInfo) bool {
 			return c.Permits.Granted != permits
 		})
 		p.mu.Unlock()
@@ -185,7 +185,7 @@ func TestAllowAllShares(t *testing.T) {
 		}
 		second := p.calls(7)
 		callers := func(denied int) limiter.Callers { return limiter.Callers{Carried: 6, Granted: 3, Denied: denied} }
-		for i, want := range []limiter.Call{
+		for i, want := range []limiter.CallInfo{
 			{Limiter: "a", Callers: callers(2), Permits: limiter.Permits{Granted: 7}, Attempts: 1},
 			{Limiter: "b", Callers: callers(3), Permits: limiter.Permits{Granted: 7}, Attempts: 1},
 		} {

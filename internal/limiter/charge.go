@@ -163,16 +163,16 @@ func (ch *charge) complete(charged []protocol.Charged, o exchange.Outcome) {
 		err = nil
 	}
 	for i, l := range ch.limiters {
-		call := l.CallOf(&ch.call, time.Now(), o.Err)
+		info := l.CallInfo(&ch.call, time.Now(), o.Err)
 		if charged != nil {
 			of := &charged[i]
-			call.Noted(of.Notes)
-			call.Permits.Charged = of.Counted
-			if !call.Fallback {
+			info.Noted(of.Notes)
+			info.Permits.Charged = of.Counted
+			if !info.Fallback {
 				ch.saw(i, of)
 			}
 		}
-		ch.client.Observe(call)
+		ch.client.Observe(info)
 	}
 	ch.done <- chargeOutcome{charged, err}
 }

@@ -26,8 +26,8 @@ type Config struct {
 	ID          string
 	Clock       func() time.Time // nil: time.Now
 	CallTimeout time.Duration
-	Observer    any        // of the root package; nil: none
-	Observe     func(Call) // nil: no observer
+	Observer    any            // of the root package; nil: none
+	Observe     func(CallInfo) // nil: no observer
 	// from the name of a limiter to that of its configuration key; nil: the same
 	MapName  func(string) string
 	Defaults Settings // of all limiters

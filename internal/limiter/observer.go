@@ -9,8 +9,8 @@ import (
 
 // observer.go has what the observer of a client is told.
 
-// A Call is what the observer is told of one call for a limiter.
-type Call struct {
+// A CallInfo is what the observer is told of one call for a limiter.
+type CallInfo struct {
 	Limiter       string
 	Callers       Callers
 	Permits       Permits
@@ -39,19 +39,19 @@ type Permits struct {
 	Charged   int64
 }
 
-// CallOf returns what is known of any call for l that has ended at a time.
-func (l *Limiter) CallOf(c *exchange.Call, at time.Time, err error) Call {
-	return Call{Limiter: l.Name, Latency: at.Sub(c.Started()), Attempts: c.Attempts(), Err: err}
+// CallInfo returns what is known of any call for l that has ended at a time.
+func (l *Limiter) CallInfo(c *exchange.Call, at time.Time, err error) CallInfo {
+	return CallInfo{Limiter: l.Name, Latency: at.Sub(c.Started()), Attempts: c.Attempts(), Err: err}
 }
 
-// Noted adds the notes of its reply to a call.
-func (c *Call) Noted(n protocol.Notes) {
-	c.Repaired, c.RateMismatch, c.Fallback = n.Repaired(), n.Has(protocol.RateMismatch), n.Has(protocol.Local)
+// Noted adds the notes of the reply.
+func (info *CallInfo) Noted(n protocol.Notes) {
+	info.Repaired, info.RateMismatch, info.Fallback = n.Repaired(), n.Has(protocol.RateMismatch), n.Has(protocol.Local)
 }
 
 // Observe tells the observer of a call, if there is one.
-func (c *Client) Observe(call Call) {
+func (c *Client) Observe(info CallInfo) {
 	if c.Config.Observe != nil {
-		c.Config.Observe(call)
+		c.Config.Observe(info)
 	}
 }

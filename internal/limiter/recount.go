@@ -47,7 +47,7 @@ func (l *Limiter) Recount(ctx context.Context) error {
 		}
 		if text := notes.Repaired(); text != "" {
 			l.changed(nil)
-			l.client.Observe(Call{
+			l.client.Observe(CallInfo{
 				Limiter: l.Name, Latency: time.Since(started), Attempts: sent.Count(), Repaired: text,
 			})
 		}

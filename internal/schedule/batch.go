@@ -122,9 +122,9 @@ func (b *Batch) carries(group int, r *Request) bool {
 	return g.Count > 0 && protocol.Equal(g.Permits, r.Permits)
 }
 
-// keep adds a group that keeps permits from the requests behind it, and reports whether there was
+// keepFree adds a group that keeps permits from the requests behind it, and reports whether there was
 // room.
-func (b *Batch) keep(front inFront) bool {
+func (b *Batch) keepFree(front inFront) bool {
 	n := front.permits
 	if !n.Any(func(n int64) bool { return n > 0 }) {
 		return true
@@ -204,7 +204,7 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 				front.permits.First, front.undated = q.reserved(m.Clock, place, r.place)
 			}
 			may := q.allowed(r, room) || exempt != nil
-			b.full = may && !(b.keep(front) && b.add(r, q.settings.RecordPerRequest))
+			b.full = may && !(b.keepFree(front) && b.add(r, q.settings.RecordPerRequest))
 			b.Ask.Partial = !may || b.full || q.wantsMore(r)
 			add(&room, r.Permits, -1)
 			front, place = inFront{}, r.place
@@ -227,7 +227,7 @@ func (q *Queue) carryWaiting(m Moment, b *Batch) (place int64) {
 func (q *Queue) carryTrying(m Moment, b *Batch, place int64) {
 	if len(q.trying) > 0 && !b.Ask.Partial {
 		kept, undated := q.reserved(m.Clock, place, math.MaxInt64)
-		b.Ask.Partial = !b.keep(inFront{protocol.Permits{First: kept}, undated})
+		b.Ask.Partial = !b.keepFree(inFront{protocol.Permits{First: kept}, undated})
 	}
 	added := 0
 	for _, r := range q.trying {

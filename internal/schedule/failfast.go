@@ -70,9 +70,9 @@ func (t *turns) whole(r *Request, free time.Time) time.Time {
 	return free.Add(intervals(r.all()-1, t.rate, t.interval))
 }
 
-// keep notes whether the next request goes on waiting, with its turn. If it does not, those behind
+// note notes whether the next request goes on waiting, with its turn. If it does not, those behind
 // it do not wait for it.
-func (t *turns) keep(one turn, waits bool) {
+func (t *turns) note(one turn, waits bool) {
 	if waits {
 		t.ahead = append(t.ahead, one)
 	} else {
@@ -106,6 +106,6 @@ func (rest *remainder) inTurn(group int, r *Request, due time.Time, line *turns)
 	if v == waits && !rest.undated && !r.End.IsZero() && !own.at.Before(r.End) {
 		v, due, rest.free = refused, own.at, free
 	}
-	line.keep(own, v == waits || v == again)
+	line.note(own, v == waits || v == again)
 	return v, due
 }

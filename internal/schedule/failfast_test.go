@@ -54,7 +54,7 @@ func TestTurns(t *testing.T) {
 		var got []string
 		for i, n := range c.sizes {
 			one := line.next(n, start.Add(time.Duration(c.waits[i])*ms))
-			line.keep(one, true)
+			line.note(one, true)
 			got = append(got, fmt.Sprint(one.at.Sub(start).Milliseconds()))
 		}
 		if got := strings.Join(got, " "); got != c.want {

@@ -71,8 +71,8 @@ func (q *Queue) takesLess(r *Request, g *protocol.Reply) bool {
 // judges reports whether a request is refused if it would wait in vain.
 func (q *Queue) judges(r *Request) bool { return q.settings.FailFast && !r.End.IsZero() }
 
-// first lets a request for more than the rate ask for its first instalment.
-func (q *Queue) first(r *Request, rate int64) {
+// firstInstalment lets a request for more than the rate ask for its first instalment.
+func (q *Queue) firstInstalment(r *Request, rate int64) {
 	if in := r.Instalments; q.judges(r) && in.Taken == 0 {
 		r.split((r.all()-1)%rate + 1)
 	} else {

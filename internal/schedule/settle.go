@@ -144,7 +144,7 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 				f.Granted++
 			}
 		case parted:
-			q.first(r, g.First.Rate)
+			q.firstInstalment(r, g.First.Rate)
 			q.dateLast(r, g)
 			q.again(r, first)
 		case exceeded:
