@@ -112,19 +112,19 @@ func (q *queue) drop() bool {
 	return q.dropped
 }
 
-// exit is the end of event, for a queue that is locked.
+// exit does what the schedule says after an event, and unlocks the queue.
 func (q *queue) exit() { q.exitFor(context.Background(), nil) }
 
-// exitFor is exit for the goroutine that waits for r until ctx ends. It makes the call itself, if
-// that is for r alone; nil: it does not.
+// exitFor is exit for the goroutine that waits for r until ctx ends: if the call to be made is for
+// r alone, this goroutine makes it. If r is nil, it makes no call.
 func (q *queue) exitFor(ctx context.Context, r *request) {
-	if fx := q.do(ctx, r); len(fx.Tell)+len(fx.Outdated) > 0 {
+	if fx := q.exitAlone(ctx, r); len(fx.Tell)+len(fx.Outdated) > 0 {
 		q.tell(&fx)
 	}
 }
 
-// do is exitFor without the effects on other queues, which it returns.
-func (q *queue) do(ctx context.Context, r *request) schedule.Effects {
+// exitAlone is exitFor, but tells other queues nothing: it returns what they are to be told.
+func (q *queue) exitAlone(ctx context.Context, r *request) schedule.Effects {
 	var few [2]*schedule.Batch
 	send, fx := q.schedule.Next(few[:0], q.client.Moment, q.open)
 	if fx.Spare != nil {

@@ -81,7 +81,7 @@ func (q *queue) tell(fx *schedule.Effects) {
 	for _, n := range fx.Tell {
 		l := q.client.enter(q.limiters[n.Limiter])
 		l.schedule.Hear(q.client.Moment(), n)
-		outdated = append(outdated, l.do(context.Background(), nil).Outdated...)
+		outdated = append(outdated, l.exitAlone(context.Background(), nil).Outdated...)
 	}
 	earliest := make(map[any]time.Time, len(outdated))
 	for _, o := range outdated {

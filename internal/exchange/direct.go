@@ -7,7 +7,8 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/script"
 )
 
-// Calls that no pipeline carries: each has a time, and is registered with the breaker of its node.
+// Calls that no pipeline carries: each has a timeout, and is registered with the breaker of its
+// node.
 
 // Within makes one call to Redis for a target. It returns the reply, or an error when ctx ends or
 // the call timeout is over. The Redis client cannot be made to stop waiting for a reply, so a late

@@ -79,9 +79,10 @@ type Owner interface {
 
 // An Outcome is how a call has ended. Without an error, its body has the reply.
 type Outcome struct {
-	Err error // for those that the call was made for
-	// for those that only waited for its end, if they would wait as long again: the call has timed
-	// out, and no later one was answered. Redis was surely not asked for them. nil: they go on
+	Err error // of the callers that the call was made for
+	// of those that only waited for its end, for whom Redis was surely not asked. It is set if they
+	// might wait as long again: the call has timed out, and no later one was answered. nil: they go
+	// on waiting
 	Behind error
 	Away   bool          // Redis was not reached: the process may decide
 	Retry  time.Duration // if Away: Redis may be asked again after this

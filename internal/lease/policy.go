@@ -47,7 +47,8 @@ func Renews(lasts, bucket time.Duration, jitter func(time.Duration) time.Duratio
 }
 
 // WorthACall reports whether permits that are unused at the end of a lease are worth a call that
-// gives them back: as many from each lease of an interval are at least a hundredth of the rate.
+// gives them back. They are if as many from each lease of an interval would be a hundredth of the
+// rate or more.
 func WorthACall(unused, rate int64, interval, bucket time.Duration) bool {
 	return float64(unused)*100*float64(interval)/float64(bucket) >= float64(rate)
 }
@@ -75,8 +76,8 @@ func (d *Demand) Granted(n int64) { d.granted += n }
 // Refused notes that a caller was refused at a time.
 func (d *Demand) Refused(now time.Time) { d.refused = now }
 
-// Measure measures the pace from the last time on. more says that there would have been use for
-// more.
+// Measure measures the pace since it was last measured. more says that the lease was used up, so
+// that callers might have taken more.
 func (d *Demand) Measure(now time.Time, more bool) {
 	pace := float64(d.granted) / max(now.Sub(d.since), 100*time.Microsecond).Seconds()
 	if more {

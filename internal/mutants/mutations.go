@@ -1379,7 +1379,7 @@ var mutations = []mutation{
 	{
 		file: "internal/dispatch/sets.go",
 		why:  "the queue of a limiter is not driven after the reservations of a set have other dates",
-		old:  "		outdated = append(outdated, l.do(context.Background(), nil).Outdated...)\n",
+		old:  "		outdated = append(outdated, l.exitAlone(context.Background(), nil).Outdated...)\n",
 		new:  "		l.mu.Unlock()\n",
 	},
 	{

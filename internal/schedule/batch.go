@@ -122,8 +122,8 @@ func (b *Batch) carries(group int, r *Request) bool {
 	return g.Count > 0 && protocol.Equal(g.Permits, r.Permits)
 }
 
-// keepFree adds a group that keeps permits from the requests behind it, and reports whether there was
-// room.
+// keepFree adds a group that keeps permits from the requests behind it, and reports whether there
+// was room.
 func (b *Batch) keepFree(front inFront) bool {
 	n := front.permits
 	if !n.Any(func(n int64) bool { return n > 0 }) {

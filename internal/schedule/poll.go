@@ -20,8 +20,8 @@ const (
 	// each call. So they poll it about an interval and keepSlack after the last call.
 	keepSlack = time.Second / 2
 
-	// A poll shortly before the permits return would be in vain. So a sleep that ends at most so
-	// long after a poll is not cut.
+	// A poll shortly before the permits return would be in vain. So a sleep is not cut if it ends
+	// within this time after the poll.
 	pollSlack = shortestPoll / 8
 )
 

@@ -96,7 +96,7 @@ type Queue struct {
 	verdicts []allotment // memory for allot. Invariant: empty unless a reply is being applied
 }
 
-// Flights are the batches of a queue.
+// flights has the batches of a queue.
 type flights struct {
 	// the batch that the queue waits for; nil: none. Invariant: all other batches in flight are
 	// detached, or for a request of kind UpTo
