@@ -69,12 +69,12 @@ func (q *Queue) placesAnew() {
 	}
 }
 
-// datesAnew numbers anew the batches whose replies have dated the reservations of a set: each gets
-// 1 more than the number of batches that are not complete and not later.
+// datesAnew numbers anew the batches whose replies have dated reservations of a set: behind those
+// that are not complete and came before. Numbers that it gave stay.
 func (q *Queue) datesAnew(batches []*Batch) {
 	for r := range q.Line() {
 		for _, res := range r.Reservations {
-			earlier := slices.IndexFunc(batches, func(b *Batch) bool { return b.number > res.dated })
+			earlier := slices.IndexFunc(batches, func(b *Batch) bool { return b.number >= res.dated })
 			if earlier < 0 {
 				earlier = len(batches)
 			}

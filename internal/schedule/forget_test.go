@@ -24,6 +24,27 @@ func TestWhatAQueueForgetsHasNoEffect(t *testing.T) {
 	}
 }
 
+// However often a queue forgets, a batch in flight still dates a reservation, unless the reply to a
+// later one has dated it.
+func TestAQueueThatForgetsKeepsTheOrderOfDates(t *testing.T) {
+	for dated, heeded := range map[int64][2]bool{0: {true, true}, 5: {false, true}, 9: {false, false}} {
+		s := newSetStory(t)
+		res := &Reservation{dated: dated}
+		r := waitBoth(1, 1)
+		r.Reservations = []*Reservation{res, {}}
+		s.q.Join(r)
+		batches := []*Batch{{number: 3}, {number: 7}}
+		for times := range 3 {
+			s.q.Forget(s.m, batches)
+			for i, b := range batches {
+				if heeds := b.number >= res.dated; heeds != heeded[i] {
+					t.Errorf("dated by batch %d, forgotten %d times: batch %d dates it: %v", dated, times+1, i, heeds)
+				}
+			}
+		}
+	}
+}
+
 // forget puts copies in the place of the queue, its batches and its requests, and ends the
 // originals.
 func (w *world) forget() {
