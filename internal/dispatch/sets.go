@@ -181,9 +181,5 @@ func (c *Client) ServeAll(
 	if err != nil {
 		return nil, false, err
 	}
-	results = make([]Result, len(limiters))
-	for i := range outcome.Len() {
-		results[i] = outcome.Of(i).Result
-	}
-	return results, false, nil
+	return outcome.Results(len(limiters)), false, nil
 }

@@ -1335,6 +1335,12 @@ var mutations = []mutation{
 	},
 	{
 		file: "internal/schedule/reservation.go",
+		why:  "a limiter's own queue is not told that a reservation has another date",
+		old:  "		q.outdateBehind(first, time.Time{})\n",
+		new:  "		q.outdate(first, time.Time{})\n",
+	},
+	{
+		file: "internal/schedule/reservation.go",
 		why:  "a call is made again though the date of a reservation changes nothing",
 		old:  "news := res.from.IsZero() || res.counts(now) && !now.After(from)",
 		new:  "news := true",
@@ -1448,8 +1454,8 @@ var mutations = []mutation{
 		why:  "a request that does not wait, and is refused for a set, is told to come back at once",
 		old:  "if free && (first != nil || len(q.reservations) == 0) {", new: "if free {",
 	},
-	{file: "internal/dispatch/sets.go", why: "an outcome without a reply has fewer results than limiters",
-		old: "for i := range outcome.Len() {", new: "for i := range results {"},
+	{file: "internal/schedule/outcome.go", why: "an outcome without a reply has fewer results than limiters",
+		old: "for i := range o.Len() {", new: "for i := range results {"},
 	{
 		file: "internal/limiter/acquire.go",
 		why:  "an error of a set does not say which limiter has no rate",

@@ -17,6 +17,15 @@ type Outcome struct {
 	Local bool  // granted by the process
 }
 
+// Results returns those of so many limiters: zero results of an outcome without a reply.
+func (o *Outcome) Results(limiters int) []Result {
+	results := make([]Result, limiters)
+	for i := range o.Len() {
+		results[i] = o.Of(i).Result
+	}
+	return results
+}
+
 // A MemberError is an error that is about one limiter of a set.
 type MemberError struct {
 	Limiter int // numbered from 0

@@ -98,6 +98,8 @@ func change(f func(c *Client), clients ...Client) []Client {
 func TestNoInterleavingBreaksARule(t *testing.T) {
 	leaves := Waits(1, 2)
 	leaves.Leaves = true
+	brief := Waits(1)
+	brief.Timeout = 10 * ms
 	early := Times[:4]
 	// some permits that are granted at the first two return at the others
 	queue := []time.Duration{ms, 2 * ms, 21 * ms, 23 * ms}
@@ -112,6 +114,17 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 		real    bool // with the bounds of what is taken ahead
 		least   int
 	}{
+		{
+			name: "a set and a single caller", least: 14000, rate: 3, more: []protocol.Rate{{Permits: 1, Interval: 40}},
+			times:   []time.Duration{ms, 12 * ms, 41 * ms},
+			clients: []Client{waiting(of(Tries(1), 1), of(leaves, 0, 1), Waits(1, 3))},
+		},
+		{
+			name: "two sets that share a limiter", least: 18000, rate: 1,
+			more:    []protocol.Rate{{Permits: 1, Interval: 20}, {Permits: 1, Interval: 40}},
+			times:   queue[:3],
+			clients: []Client{waiting(of(leaves, 0, 1), of(brief, 0, 2), Tries(1, 1))},
+		},
 		{name: "leased and plain", least: 28000, rate: 5, real: true, clients: []Client{leased("leased", 2), plain(4)}},
 		{
 			name: "lost replies", least: 17000, rate: 2,
@@ -225,17 +238,6 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 		{
 			name: "a change while a lease is renewed", least: 9000, rate: 3, times: early[:3],
 			clients: change(func(c *Client) { c.Changes = 1 }, leased("leased", 2)),
-		},
-		{
-			name: "a set and a single caller", least: 14000, rate: 3, more: []protocol.Rate{{Permits: 1, Interval: 40}},
-			times:   []time.Duration{ms, 12 * ms, 41 * ms},
-			clients: []Client{waiting(of(Tries(1), 1), of(leaves, 0, 1), Waits(1, 3))},
-		},
-		{
-			name: "two sets that share a limiter", least: 18000, rate: 1,
-			more:    []protocol.Rate{{Permits: 1, Interval: 20}, {Permits: 1, Interval: 40}},
-			times:   queue[:3],
-			clients: []Client{waiting(of(leaves, 0, 1), of(Waits(1, 1), 0, 2), Tries(1, 1))},
 		},
 		{
 			name: "a lease beside a set", least: 2500, rate: 3, more: []protocol.Rate{{Permits: 1, Interval: 20}},

@@ -122,15 +122,14 @@ func (s *search) receives(e scene, at int) {
 		return
 	}
 	for _, r := range call.Batch.Settled {
-		if !r.Outcome.First.Allowed {
-			continue
-		}
-		for part, limiter := range e.queue.Limiters {
+		for part, result := range r.Outcome.Results(len(e.queue.Limiters)) {
 			n := *r.Permits.Of(part)
 			if r.Kind == schedule.UpTo {
 				n = r.Outcome.Taken
 			}
-			s.grant(e.world, limiter, n, call.Sent())
+			if result.Allowed {
+				s.grant(e.world, e.queue.Limiters[part], n, call.Sent())
+			}
 		}
 	}
 }
@@ -232,8 +231,8 @@ func (s *search) suffers(w *world, i int) {
 
 // leaves lets waiting callers leave: their contexts or their timeouts end.
 func (s *search) leaves(w *world, i, queue int) {
-	c := w.clients[i]
-	for at, r := range slices.Collect(c.Queues[queue].Line()) {
+	c, q := w.clients[i], w.clients[i].Queues[queue]
+	for at, r := range slices.Collect(q.Line()) {
 		if r.Owner.(*Caller).Leaves {
 			s.event(w, i, queue, func(e scene) { e.queue.Leave(slices.Collect(e.queue.Line())[at]) },
 				"a caller that waits for %v leaves", r.Permits)
@@ -244,6 +243,7 @@ func (s *search) leaves(w *world, i, queue int) {
 				e.queue.Expire(r)
 				if s.server.Exit(e.Client, e.now, queue); !r.InFlight() {
 					e.queue.Leave(r)
+					new(schedule.Outcome).Results(len(q.Limiters)) // what the caller is told
 				}
 			}, "the timeout of a caller that waits for %v is over", r.Permits)
 		}
