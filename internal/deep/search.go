@@ -47,6 +47,10 @@ type Failure struct{ Err error }
 // longest is how many steps a path has at most: steps that do not end are a violation.
 const longest = 500
 
+// sample tells how many states are visited for each one that is checked to be the same if it is
+// forgotten twice: else the search would go on from states that do not occur.
+const sample = 64
+
 // Run visits all states. The error is a violation, with the steps that lead there, or a Failure.
 func (s *Search[W]) Run(first *W) (err error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(800)) // states are copied all the time
@@ -73,15 +77,23 @@ func (s *Search[W]) ended(cause any) error {
 }
 
 func (s *Search[W]) visit(w *W) {
-	s.Forget(w)
-	s.bytes = Append(s.bytes[:0], w)
-	key := sha256.Sum256(s.bytes)
+	key := s.forget(w)
 	if _, known := s.seen[key]; known {
 		return
+	}
+	if s.States%sample == 0 && s.forget(w) != key {
+		Violated("what is forgotten twice differs from what is forgotten once")
 	}
 	s.seen[key] = struct{}{}
 	s.States++
 	s.Visit(w)
+}
+
+// forget forgets what it may of a state, and returns the key of what is left.
+func (s *Search[W]) forget(w *W) [sha256.Size]byte {
+	s.Forget(w)
+	s.bytes = Append(s.bytes[:0], w)
+	return sha256.Sum256(s.bytes)
 }
 
 // Step takes a step from a state: do changes a copy of it, and the search visits that. For each

@@ -52,6 +52,15 @@ func TestASearchForgets(t *testing.T) {
 	}
 }
 
+// A state that changes when it is forgotten again is a violation.
+func TestASearchForgetsTheSameTwice(t *testing.T) {
+	s := walks(func(*walker) {})
+	s.Forget = func(w *walker) { w.at++ }
+	if err := s.Run(&walker{}); !errors.Is(err, ErrViolation) {
+		t.Errorf("%d states, %v", s.States, err)
+	}
+}
+
 // A violation and a panic are reported with the steps that lead there, a failure as it is.
 func TestHowASearchEnds(t *testing.T) {
 	lost := errors.New("lost")

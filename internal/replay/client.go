@@ -35,6 +35,7 @@ type Options struct {
 	ID string
 	protocol.Options
 	Redisson bool         // Redisson uses limiters on the server
+	FailFast bool         // a request that would wait in vain is refused
 	Ahead    func() int64 // chooses how many permits a batch takes ahead that may take some
 	Sets     [][]int
 	Self     func() *Client // the copy that an event happens to
@@ -69,6 +70,7 @@ func (s *Server) NewClient(o Options) *Client {
 func (c *Client) settings(o Options, limiters int) schedule.Settings {
 	return schedule.Settings{
 		Limiters: limiters, Granularity: o.Granularity > 0, ServerTime: o.ServerTime, Identity: c.identity,
+		RecordPerRequest: o.RecordPerRequest, FailFast: o.FailFast,
 		Linger: time.Hour, Jitter: func(time.Duration) time.Duration { return 0 },
 	}
 }

@@ -9,8 +9,7 @@
 // server; package deep has the search. This package only chooses what happens next. Package window
 // checks every grant. After each step, judge.go checks the state of the client.
 //
-// This file says what is explored; world.go has the state of all clients, steps.go what may happen
-// to them.
+// This file says what is explored; world.go has the state, steps.go what may happen next.
 package smallscope
 
 import (
@@ -48,8 +47,7 @@ var Times = []time.Duration{
 	time.Millisecond, 1750 * time.Microsecond, 3 * time.Millisecond, 22 * time.Millisecond, 24 * time.Millisecond,
 }
 
-// Epoch is the time from which Times count. It is the end of a bucket of any whole number of ms up
-// to 10.
+// Epoch is the time from which Times count: the end of a bucket of any whole number of ms up to 10.
 var Epoch = time.UnixMilli(2520 * 700_000_000)
 
 // A Client is one of the clients of this library.
@@ -59,14 +57,14 @@ type Client struct {
 	Granularity time.Duration // 0: it has none
 	Ahead       int           // how many permits it may take ahead of demand, at most
 	Callers     []Caller      // the kinds of callers
-	// how many of its calls it gives up, or makes again, because no reply has come
-	Retries int
-	// how often it changes the first limiter so that all grants are forgotten. It needs a lease
-	Changes  int
-	Stalls   bool          // it does not wait for a call that takes long, before it makes another
-	Back     time.Duration // by how much its clock is set back at some time; 0: never
-	ByServer bool          // the server's clock dates its grants
-	Redisson bool          // it knows that Redisson uses limiters on the server
+	Retries     int           // how many of its calls it gives up, or makes again, for want of a reply
+	Changes     int           // of the first limiter, which forget all grants. They need a lease
+	Stalls      bool          // it does not wait for a call that takes long, before it makes another
+	Back        time.Duration // by how much its clock is set back at some time; 0: never
+	ByServer    bool          // the server's clock dates its grants
+	Redisson    bool          // it knows that Redisson uses limiters on the server
+	Each        bool          // each grant gets a record of its own
+	FailFast    bool          // a caller that would wait in vain is refused; timeouts are of contexts
 }
 
 // A Caller is a kind of callers.

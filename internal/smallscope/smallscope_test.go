@@ -100,6 +100,8 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 	leaves.Leaves = true
 	brief := Waits(1)
 	brief.Timeout = 10 * ms
+	inTime := Waits(1, 1, 2)
+	inTime.Timeout, inTime.Leaves = 20*ms, true
 	early := Times[:4]
 	// some permits that are granted at the first two return at the others
 	queue := []time.Duration{ms, 2 * ms, 21 * ms, 23 * ms}
@@ -228,6 +230,14 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 				),
 				plain(2),
 			},
+		},
+		{
+			name: "callers that fail fast", least: 7000, rate: 2, times: queue,
+			clients: change(func(c *Client) { c.FailFast = true }, waiting(inTime, Waits(1, 1)), plain(2)),
+		},
+		{
+			name: "a record for each grant", least: 9500, rate: 3, times: queue[1:],
+			clients: change(func(c *Client) { c.Each, c.Retries = true, 1 }, waiting(leaves, Waits(1, 1)), plain(2)),
 		},
 		{
 			name: "a caller that takes what is free", least: 4000, rate: 3, times: queue,

@@ -181,8 +181,9 @@ func (s *search) comes(w *world, i, kind int, n int64) {
 		e.comes[kind]--
 		r := &schedule.Request{Permits: protocol.Same(len(e.queue.Limiters), n), Kind: k.Kind, Owner: k}
 		if k.Timeout > 0 {
-			r.Until = e.now.Clock.Add(k.Timeout)
-			r.End = r.Until
+			if r.End = e.now.Clock.Add(k.Timeout); !s.Clients[i].FailFast {
+				r.Until = r.End
+			}
 		}
 		e.Join(queue, r)
 	}, "a caller comes for %d of %v, and %s", n, k.Of, k)

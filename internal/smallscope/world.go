@@ -62,11 +62,12 @@ func (s *search) first() *world {
 func (s *search) client(i, life int) *replay.Client {
 	spec := &s.Clients[i]
 	o := replay.Options{
-		ID:       fmt.Sprint(spec.Name, life),
-		Options:  protocol.Options{Lease: spec.Lease, Granularity: spec.Granularity, ServerTime: spec.ByServer},
-		Redisson: spec.Redisson,
-		Ahead:    func() int64 { return int64(s.Choose(spec.Ahead + 1)) },
-		Self:     func() *replay.Client { return s.world.clients[i].Client },
+		ID: fmt.Sprint(spec.Name, life), Redisson: spec.Redisson, FailFast: spec.FailFast,
+		Options: protocol.Options{
+			Lease: spec.Lease, Granularity: spec.Granularity, ServerTime: spec.ByServer, RecordPerRequest: spec.Each,
+		},
+		Ahead: func() int64 { return int64(s.Choose(spec.Ahead + 1)) },
+		Self:  func() *replay.Client { return s.world.clients[i].Client },
 	}
 	for _, kind := range spec.Callers {
 		known := slices.ContainsFunc(o.Sets, func(set []int) bool { return slices.Equal(set, kind.Of) })
