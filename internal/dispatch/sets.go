@@ -83,17 +83,8 @@ func (q *queue) tell(fx *schedule.Effects) {
 		l.schedule.Hear(q.client.Moment(), n)
 		outdated = append(outdated, l.exitAlone(context.Background(), nil).Outdated...)
 	}
-	earliest := make(map[any]time.Time, len(outdated))
-	for _, o := range outdated {
-		if since, known := earliest[o.Set]; !known || o.Since.Before(since) {
-			earliest[o.Set] = o.Since
-		}
-	}
-	for _, o := range outdated {
-		if since, left := earliest[o.Set]; left {
-			delete(earliest, o.Set)
-			o.Set.(*queue).event(func(set *schedule.Queue) { set.Outdated(since) })
-		}
+	for _, o := range schedule.Merged(outdated) {
+		o.Set.(*queue).event(func(set *schedule.Queue) { set.Outdated(o.Since) })
 	}
 }
 

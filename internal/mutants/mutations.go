@@ -1382,6 +1382,8 @@ var mutations = []mutation{
 		old:  "inFront{permits, f.Undated})",
 		new:  "inFront{permits, false})",
 	},
+	{file: "internal/schedule/sets.go", why: "a set is outdated only since the latest time",
+		old: "case o.Since.Before(merged[at].Since):", new: "case o.Since.After(merged[at].Since):"},
 	{
 		file: "internal/dispatch/sets.go",
 		why:  "the queue of a limiter is not driven after the reservations of a set have other dates",

@@ -108,7 +108,7 @@ func (c *Client) Join(queue int, r *schedule.Request) {
 
 // Exit does what a queue says after an event.
 func (s *Server) Exit(c *Client, m schedule.Moment, queue int) {
-	for _, o := range s.next(c, m, queue) {
+	for _, o := range schedule.Merged(s.next(c, m, queue)) {
 		set := o.Set.(int)
 		c.Queues[set].Outdated(o.Since)
 		s.Exit(c, m, set)

@@ -42,6 +42,22 @@ type Outdated struct {
 	Since time.Time
 }
 
+// Merged merges the events of each set into one, which is outdated since the earliest time.
+func Merged(all []Outdated) (merged []Outdated) {
+	places := make(map[any]int, len(all))
+	for _, o := range all {
+		at, known := places[o.Set]
+		switch {
+		case !known:
+			places[o.Set] = len(merged)
+			merged = append(merged, o)
+		case o.Since.Before(merged[at].Since):
+			merged[at].Since = o.Since
+		}
+	}
+	return merged
+}
+
 // Hear notes what a set tells the queue of one of its limiters.
 func (q *Queue) Hear(m Moment, n Notice) {
 	switch {

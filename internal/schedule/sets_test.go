@@ -516,6 +516,14 @@ func TestDrop(t *testing.T) {
 	}
 }
 
+// Each set has one event, with the earliest time.
+func TestOutdatedSetsAreMerged(t *testing.T) {
+	merged := Merged([]Outdated{{1, start}, {2, start}, {1, start.Add(-ms)}, {2, start.Add(ms)}, {3, start}})
+	if want := []Outdated{{1, start.Add(-ms)}, {2, start}, {3, start}}; !slices.Equal(merged, want) {
+		t.Errorf("%v", merged)
+	}
+}
+
 // A call that may have kept permits free which another queue was granted meanwhile is made again.
 // One that was complete before is not, and that of a queue without waiting requests is not.
 func TestOutdated(t *testing.T) {
