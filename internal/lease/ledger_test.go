@@ -186,6 +186,18 @@ func TestALeaseOfALimiterThatWasChangedIsNotUsed(t *testing.T) {
 	b.held("a lease from after the change", 70)
 }
 
+// A change ends the lease that follows the current one, too.
+func TestAChangeEndsTheNextLease(t *testing.T) {
+	b := newBook(t)
+	b.brought(b.Ticket(), 100, time.Second)
+	b.pass(900 * time.Millisecond)
+	b.brought(b.Ticket(), 50, time.Second)
+	if unused := b.Change(); len(unused) != 2 || unused[0].Permits != 100 || unused[1].Permits != 50 {
+		t.Errorf("a change gives back %v, expected 100 and 50 permits", unused)
+	}
+	b.held("leases after a change", 0)
+}
+
 func TestAChangeForgetsWhatWaitsToBeGivenBack(t *testing.T) {
 	b := newBook(t)
 	b.brought(b.Ticket(), 100, time.Second)

@@ -1301,12 +1301,12 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/next.go",
 		why:  "a request that a full batch leaves out is not asked for again after a change",
-		old:  "r.state == Queued || q.outdated(r)", new: "r.state == Queued",
+		old:  "r.state == Queued || q.stale(r)", new: "r.state == Queued",
 	},
 	{
 		file: "internal/schedule/batch.go",
 		why:  "a request whose reply is outdated waits for the time in that reply during a head start",
-		old:  "r.state == Queued || q.outdated(r) {", new: "r.state == Queued {",
+		old:  "r.state == Queued || q.stale(r) {", new: "r.state == Queued {",
 	},
 	{
 		file: "internal/schedule/schedule.go",

@@ -26,7 +26,7 @@ func (q *Queue) Forget(m Moment, batches []*Batch) {
 		}
 	}
 	for r := range q.Line() {
-		r.changes = int64(oneIf(r.state == Queued || r.state.InFlight() || !q.outdated(r)))
+		r.changes = int64(oneIf(r.state == Queued || r.state.InFlight() || !q.stale(r)))
 	}
 	q.batches, q.changes, q.verdicts = int64(len(batches)), 1, nil
 	if q.settings.Limiters == 1 && len(q.reservations) == 0 { // nothing tells it that its calls are outdated

@@ -72,5 +72,5 @@ func (q *Queue) due(m Moment) bool {
 // urgent reports whether a call is needed at once.
 func (q *Queue) urgent() bool {
 	r := q.line.ready
-	return q.recheck || len(q.trying) > 0 || r != nil && (r.state == Queued || q.outdated(r))
+	return q.recheck || len(q.trying) > 0 || r != nil && (r.state == Queued || q.stale(r))
 }

@@ -320,6 +320,6 @@ func (q *Queue) Changed() {
 // complete.
 func (q *Queue) change() { q.changes++ }
 
-// outdated reports whether something has changed since the reply to a request that is not in
+// stale reports whether something has changed since the reply to a request that is not in
 // flight.
-func (q *Queue) outdated(r *Request) bool { return r.changes != q.changes }
+func (q *Queue) stale(r *Request) bool { return r.changes != q.changes }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rratelimiter/rratelimiter/internal/lease"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/record"
 )
@@ -424,6 +425,25 @@ func TestNoLeaseBesideAKeep(t *testing.T) {
 	s.join(tries(1))
 	s.q.due(s.m)
 	s.q.fill(s.m, new(Batch))
+}
+
+// A reservation ends the lease that there is: its permits come back for the caller of the set
+// first.
+func TestAReservationEndsTheLease(t *testing.T) {
+	s := newStory(t)
+	s.q = New(Settings{
+		Lease:   time.Second,
+		Holding: new(atomic.Int64),
+		Jitter:  func(time.Duration) time.Duration { return 0 },
+	})
+	s.q.ledger.Brought(lease.Delivery{Lease: &lease.Lease{
+		Rate: 1000, Interval: 10 * time.Second, At: s.m.Clock.Add(time.Second).UnixMicro(), Began: s.m.Mono,
+		Lasts: time.Second, Permits: 100,
+	}}, s.m)
+	s.q.Reserve(&Reservation{N: 1}, nil)
+	if unused := s.q.ledger.Leftovers(); s.q.ledger.Holds() || len(unused) != 1 || unused[0].Permits != 100 {
+		t.Errorf("beside a reservation, %v is given back, expected 100 permits", unused)
+	}
 }
 
 // A batch without requests is not sent, whatever is kept.
