@@ -123,9 +123,11 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 		},
 		{
 			name: "a set, a single caller and calls that stall", least: 12000, rate: 3,
-			more:    []protocol.Rate{{Permits: 1, Interval: 40}},
-			times:   []time.Duration{ms, 12 * ms, 41 * ms},
-			clients: change(func(c *Client) { c.Stalls = true }, waiting(of(Tries(1), 1), of(Waits(1), 0, 1), Waits(1, 3))),
+			more:  []protocol.Rate{{Permits: 1, Interval: 40}},
+			times: []time.Duration{ms, 12 * ms, 41 * ms},
+			clients: change(func(c *Client) {
+				c.Stalls = true
+			}, waiting(of(Tries(1), 1), of(Waits(1), 0, 1), Waits(1, 3))),
 		},
 		{
 			name: "two sets that share a limiter", least: 18000, rate: 1,
