@@ -393,7 +393,7 @@ func TestWhatSetsWaitForIsKeptFree(t *testing.T) {
 
 // A request that does not wait, and is refused only because of a reservation, waits as long as the
 // reply says, though permits are free.
-func TestAKeepIsNoReasonToTryAtOnce(t *testing.T) {
+func TestAReservationIsNoReasonToTryAtOnce(t *testing.T) {
 	for _, reservations := range []bool{false, true} {
 		s := newStory(t)
 		if reservations {
@@ -415,7 +415,7 @@ func TestAKeepIsNoReasonToTryAtOnce(t *testing.T) {
 }
 
 // No permits are taken ahead while callers of sets wait.
-func TestNoLeaseBesideAKeep(t *testing.T) {
+func TestNoLeaseBesideAReservation(t *testing.T) {
 	s := newStory(t)
 	s.q = New(Settings{Lease: time.Second, Holding: new(atomic.Int64), Ahead: func() int64 {
 		t.Error("a lease may be taken")
@@ -447,7 +447,7 @@ func TestAReservationEndsTheLease(t *testing.T) {
 }
 
 // A batch without requests is not sent, whatever is kept.
-func TestKeepsAloneMakeNoCall(t *testing.T) {
+func TestReservationsAloneMakeNoCall(t *testing.T) {
 	s := newStory(t)
 	s.q.settings.Leaving = func(*Request) bool { return true }
 	s.q.Reserve(&Reservation{N: 1}, nil)
@@ -513,7 +513,7 @@ func TestAReservationThatNobodyIsBehind(t *testing.T) {
 
 // Once a reservation is gone without a grant, those who wait are asked for at once. With nobody
 // there is nothing to do.
-func TestDrop(t *testing.T) {
+func TestTheEndOfAReservation(t *testing.T) {
 	s := newStory(t)
 	gone, stays := &Reservation{N: 5}, &Reservation{N: 5}
 	s.q.Reserve(gone, nil)
@@ -571,14 +571,14 @@ func TestOutdated(t *testing.T) {
 			return s.m.Mono
 		}, true},
 	} {
-		for _, drop := range []bool{false, true} { // Drop after a grant does the same
+		for _, ends := range []bool{false, true} { // the end of the reservation by a grant does the same
 			s := newStory(t)
 			k := &Reservation{N: 1}
 			s.q.Reserve(k, &Reservation{from: start.Add(-ms)}) // dated
 			first := wait(1)
 			s.join(first)
 			sent := c.at(s, first)
-			if drop {
+			if ends {
 				s.end(k, sent)
 			} else {
 				s.q.Outdated(sent)
@@ -587,7 +587,7 @@ func TestOutdated(t *testing.T) {
 				s.refuse(b, time.Second)
 			}
 			if due := s.q.due(s.m); due != c.again {
-				t.Errorf("%s, by Drop %v: a batch is due: %v", c.name, drop, due)
+				t.Errorf("%s, by its end %v: a batch is due: %v", c.name, ends, due)
 			}
 		}
 	}
@@ -603,7 +603,7 @@ func TestOutdated(t *testing.T) {
 // A request behind a reservation whose date is not known is not refused: it may be in vain only
 // because of the reservation. It is asked for again once the date is known, or the reservation is
 // gone.
-func TestARequestBehindAKeepWithoutADateIsNotRefused(t *testing.T) {
+func TestARequestBehindAReservationWithoutADateIsNotRefused(t *testing.T) {
 	eight, five := protocol.Group{Permits: protocol.Permits{First: 8}, Count: 1},
 		protocol.Group{Permits: protocol.Permits{First: 5}}
 	for _, failFast := range []bool{false, true} {
@@ -686,7 +686,7 @@ func TestRedate(t *testing.T) {
 }
 
 // A reservation counts no earlier than that of the request in front of it in the same set.
-func TestAKeepHasTheDateOfTheOneInFront(t *testing.T) {
+func TestAReservationHasTheDateOfTheOneInFront(t *testing.T) {
 	s := newStory(t)
 	first, second := &Reservation{N: 1, from: start.Add(time.Minute)}, &Reservation{N: 2}
 	s.q.Reserve(first, nil)
