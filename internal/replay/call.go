@@ -22,7 +22,7 @@ type Call struct {
 	Queue   int             // index in Client.Queues
 	Batch   *schedule.Batch // nil: it does not ask
 
-	back lease.Leftover // permits that are given back
+	leftover lease.Leftover // permits that are given back
 
 	// Of a call that asks: the times of its attempts, and what the client had before the first one.
 	attempts []schedule.Moment
@@ -31,7 +31,7 @@ type Call struct {
 }
 
 // Changes reports whether the call is a change.
-func (c *Call) Changes() bool { return c.Batch == nil && c.back.Permits == 0 }
+func (c *Call) Changes() bool { return c.Batch == nil && c.leftover.Permits == 0 }
 
 // Sent returns when the last attempt of a call that asks was sent.
 func (c *Call) Sent() time.Time { return c.attempts[len(c.attempts)-1].Mono }
@@ -108,7 +108,7 @@ func (c *Client) Sends(at int) bool {
 
 // Send sends a call that waited, unless permits are not to be given back any more.
 func (s *Server) Send(c *Client, m schedule.Moment, at int) {
-	if call := c.Calls[at]; call.Changes() || c.Queues[0].Ledger().Start(call.back, false) {
+	if call := c.Calls[at]; call.Changes() || c.Queues[0].Ledger().Start(call.leftover, false) {
 		s.send(c, m, call)
 	} else {
 		c.Drop(at)
@@ -123,7 +123,7 @@ func (s *Server) send(c *Client, m schedule.Moment, call *Call) {
 		return
 	}
 	release := protocol.Release{
-		Now: c.encoder.Now(), Permits: call.back.Permits, Granted: call.back.At,
+		Now: c.encoder.Now(), Permits: call.leftover.Permits, Granted: call.leftover.At,
 		Own: c.identity.Origin(record.Redisson317),
 	}
 	call.Command = s.Command(protocol.ReleaseScript.SHA, Keys(0), release.Args())
@@ -142,7 +142,7 @@ func (s *Server) Receive(c *Client, m schedule.Moment, at int) {
 		if err != nil {
 			deep.Violated("permits are given back: %v", err)
 		}
-		q.Ledger().Done(call.back, returned)
+		q.Ledger().Done(call.leftover, returned)
 	default:
 		_, read := s.encode(c, call, deep.Copy(call.encoder))
 		g, err := read(call.Reply)

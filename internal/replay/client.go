@@ -143,15 +143,15 @@ func (s *Server) next(c *Client, m schedule.Moment, queue int) (outdated []sched
 
 // giveBack lets the client give back permits later.
 func (c *Client) giveBack(all []lease.Leftover) {
-	for _, back := range all {
-		c.Calls = append(c.Calls, &Call{back: back})
+	for _, leftover := range all {
+		c.Calls = append(c.Calls, &Call{leftover: leftover})
 	}
 }
 
 // Change begins a change of limiter 0. It is sent later.
 func (s *Server) Change(c *Client, m schedule.Moment) {
-	for _, back := range c.Queues[0].Ledger().Change() {
-		call := &Call{back: back}
+	for _, leftover := range c.Queues[0].Ledger().Change() {
+		call := &Call{leftover: leftover}
 		s.send(c, m, call)
 		c.Calls = append(c.Calls, call)
 	}

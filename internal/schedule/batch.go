@@ -172,7 +172,7 @@ func (q *Queue) fill(m Moment, b *Batch) bool {
 func (q *Queue) leftOut(m Moment) {
 	q.pacer.unset()
 	if r := q.line.ready; r != nil {
-		if r.state == Queued || q.stale(r) {
+		if r.state == Queued || q.stale(r) { // its permits may be free earlier than its reply says
 			r.free = time.Time{}
 		}
 		if r.changes = q.changes; r.state == Queued {

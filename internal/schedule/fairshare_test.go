@@ -12,7 +12,8 @@ import (
 // superfluous look does not put off the end of it.
 func TestHeadStart(t *testing.T) {
 	s := newStory(t)
-	first := s.besideRedisson(time.Second)
+	first := wait(2)
+	s.besideRedisson([]time.Duration{time.Second}, first)
 	s.wakes(time.Second) // the permits of this process return at that time
 	s.q.Leave(first)
 	second := wait(1)
@@ -27,26 +28,29 @@ func TestHeadStart(t *testing.T) {
 	s.sends(second)
 }
 
-// besideRedisson lets one caller take 9 permits, and then another wait for 2 of which one is free,
-// while Redisson uses the limiter. The next permit returns after a time.
-func (s *story) besideRedisson(next time.Duration) (waits *Request) {
-	many, waits := tries(9), wait(2)
+// besideRedisson lets one caller take 9 permits, and then others wait, each for more than the one
+// that is free, while Redisson uses the limiter. The permits of each return after a time.
+func (s *story) besideRedisson(after []time.Duration, callers ...*Request) {
+	many := tries(9)
 	s.join(many)
 	b := s.sends(many)
 	s.q.Settle(s.m, b, s.reply(b, 1, 0, 1))
-	s.join(waits)
-	b = s.sends(waits)
-	g := s.reply(b, 1, next, 0)
+	s.join(callers...)
+	b = s.sends(callers...)
+	g := s.reply(b, 1, after[0], make([]int64, len(after))...)
+	for i, wait := range after {
+		g.SetWait(i, 0, wait.Microseconds())
+	}
 	g.First.Notes |= protocol.ForeignWriter
 	s.q.Settle(s.m, b, g)
-	return waits
 }
 
 // A head start ends in time by the monotonic clock, too. So a clock that is set back keeps no
 // caller waiting behind those that do not wait, however often these come.
 func TestAHeadStartEndsThoughTheClockIsSetBack(t *testing.T) {
 	s := newStory(t)
-	first := s.besideRedisson(100 * ms) // the head start ends after 250 ms
+	first := wait(2)
+	s.besideRedisson([]time.Duration{100 * ms}, first) // the head start ends after 250 ms
 	s.m.Clock = s.m.Clock.Add(-time.Hour)
 	for range 2 {
 		s.pass(120 * ms)
@@ -65,16 +69,8 @@ func TestAHeadStartEndsThoughTheClockIsSetBack(t *testing.T) {
 // its last reply says. It is asked for as soon as the fair share allows that.
 func TestACallerLeavesDuringAHeadStart(t *testing.T) {
 	s := newStory(t)
-	many, first, next := tries(9), wait(5), wait(2)
-	s.join(many)
-	b := s.sends(many)
-	s.q.Settle(s.m, b, s.reply(b, 1, 0, 1))
-	s.join(first, next)
-	b = s.sends(first, next)
-	g := s.reply(b, 1, 500*ms, 0, 0)
-	g.SetWait(1, 0, 800_000)
-	g.First.Notes |= protocol.ForeignWriter
-	s.q.Settle(s.m, b, g)
+	first, next := wait(5), wait(2)
+	s.besideRedisson([]time.Duration{500 * ms, 800 * ms}, first, next)
 	s.q.Leave(first)
 	s.sends()
 	s.wakes(650 * ms) // the head start ends
