@@ -674,26 +674,33 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// TestNegativeValueAmongManyRecords: where there are too many records to add up, expired ones do
-// not lift a negative value above the rate, and the record of a negative request stays.
-func TestNegativeValueAmongManyRecords(t *testing.T) {
-	w := newWorld(t, learn(t), redistest.Shared(t), "negative")
+// TestTooManyRecordsToAddUp: expired ones do not lift a negative value above the rate, and the record
+// of a negative request stays. A request that waits for permits in neither value nor records waits
+// until all records have expired, though a client whose clock is ahead wrote them.
+func TestTooManyRecordsToAddUp(t *testing.T) {
+	w := newWorld(t, learn(t), redistest.Shared(t), "many")
 	by := newCallers(w)[0]
-	for name, s := range map[string]sketch{
-		"expired": {
+	for name, test := range map[string]struct {
+		sketch
+		permits int64
+	}{
+		"expired": {sketch{
 			fields: "rate=2 interval=1000 type=0",
 			shared: "-1" + strings.Repeat(" 1@-1000", 10) + strings.Repeat(" 1@-1", checked+1),
-		},
-		"a negative request": {
+		}, 1},
+		"a negative request": {sketch{
 			fields: "rate=256 interval=1000 type=0", shared: "-1 4294967295@-2" + strings.Repeat(" 1@-1", checked),
-		},
-		"one, when checked": {
+		}, 1},
+		"one, when checked": {sketch{
 			fields: "rate=2 interval=1000 type=0", shared: "-5 4294967289@-2" + strings.Repeat(" 1@-1", checked),
-		},
+		}, 1},
+		"two permits are missing": {sketch{
+			fields: "rate=259 interval=1000 type=0", shared: "0" + strings.Repeat(" 1@500", checked+1),
+		}, 259},
 	} {
 		// the first one may check the records, the second does not
-		for _, call := range []call{{kind: available}, {kind: tryAcquire, n: 1}} {
-			before, err := w.begin(t.Context(), s.state())
+		for _, call := range []call{{kind: available}, {kind: tryAcquire, n: test.permits}} {
+			before, err := w.begin(t.Context(), test.state())
 			if err != nil {
 				t.Fatal(err)
 			}

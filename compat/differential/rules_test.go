@@ -417,16 +417,17 @@ var rules = []rule{
 			p := c.wanted.pair()
 			have, _ := p.number()
 			interval := c.wanted.number("interval")
-			// if all records together do not free enough; at most what a time.Duration holds
 			wait := interval
 			for i, r := range p.records {
 				have += r.permits
+				in := max(1, r.at+interval-c.now)
 				if have >= c.call.n || i+1 == walked && len(p.records) > walked {
-					wait = max(1, r.at+interval-c.now)
+					wait = in
 					break
 				}
+				wait = max(wait, in) // if all records together do not free enough
 			}
-			wait = min(wait, longest)
+			wait = min(wait, longest) // at most what a time.Duration holds
 			changed := c.wanted.wait != wait
 			c.wanted.wait = wait
 			return changed
