@@ -11,29 +11,49 @@ import (
 // package fairshare says for how many, and for how long. lastcall.go makes sure that this costs no
 // caller its permits.
 
-// headStart returns when the head start of other clients ends. A clock that is set back does not
-// prolong it.
-func (one *member) headStart(m Moment) time.Time {
-	until := m.Clock.Add(one.yieldUntil.Mono.Sub(m.Mono))
-	if one.yieldUntil.Clock.Before(until) {
-		return one.yieldUntil.Clock
+// A headStart is a time in which this process takes no more of a limiter than its fair share, so
+// that other clients have the first call on the rest. It belongs to a waiting request. The zero
+// value is over.
+type headStart struct {
+	from  Moment // the permits of the request return
+	until Moment // they have been left to others for long enough
+	early Moment // those that were free when the request was refused have been left for as long
+}
+
+// headStartEnds returns when the head start of other clients ends. If the request that it belongs
+// to has gone before its permits return, it ends early: those behind may need only what was free.
+func (q *Queue) headStartEnds(m Moment, one *member) time.Time {
+	h := &one.headStart
+	gone := q.line.ready == nil || q.line.ready.place != q.pacer.yieldsFor
+	if from, early := byClock(m, h.from), byClock(m, h.early); gone && m.Clock.Before(from) && early.Before(from) {
+		return early
 	}
-	return until
+	return byClock(m, h.until)
+}
+
+// byClock returns when a moment comes by the client's clock. If that is set back, it comes in time
+// by the monotonic clock.
+func byClock(now, at Moment) time.Time {
+	if until := now.Clock.Add(at.Mono.Sub(now.Mono)); until.Before(at.Clock) {
+		return until
+	}
+	return at.Clock
 }
 
 // divide decides what to leave to other clients when n permits return, which are free at a time.
 // They were refused to the first waiting request.
 func (one *member) divide(m Moment, of *protocol.Member, since, free time.Time, n int64) {
 	until := one.share.Divide(of.Shared(), since, free.Sub(since), n)
-	if one.yieldUntil = (Moment{}); !until.IsZero() {
-		one.yieldUntil = momentAt(m, until)
+	if one.headStart = (headStart{}); !until.IsZero() {
+		early := since.Add(until.Sub(free))
+		one.headStart = headStart{momentAt(m, free), momentAt(m, until), momentAt(m, early)}
 	}
 }
 
 // yieldNothing ends the head start of other clients.
 func (p *pacer) yieldNothing() {
 	for i := range p.members {
-		p.members[i].yieldUntil = Moment{}
+		p.members[i].headStart = headStart{}
 	}
 }
 
@@ -61,7 +81,7 @@ func (q *Queue) room(m Moment) (permits protocol.Permits, exempt *Request) {
 	permits = protocol.Same[int64](q.settings.Limiters, math.MaxInt64)
 	yields := false
 	for i := range q.pacer.members {
-		if one := &q.pacer.members[i]; m.Clock.Before(one.headStart(m)) {
+		if one := &q.pacer.members[i]; m.Clock.Before(q.headStartEnds(m, one)) {
 			*permits.Of(i), yields = one.share.Room(m.Clock), true
 		}
 	}
@@ -88,7 +108,7 @@ func (q *Queue) turn(m Moment, r *Request) (time.Time, Cause) {
 	at, cause := free, PermitsFree
 	for i := range q.pacer.members {
 		one := &q.pacer.members[i]
-		if until := one.headStart(m); free.Before(until) {
+		if until := q.headStartEnds(m, one); free.Before(until) {
 			at, cause = latest(at, one.share.Ready(free, until, *r.Permits.Of(i))), OurTurn
 		}
 	}

@@ -21,10 +21,10 @@ func TestHeadStart(t *testing.T) {
 	if b := s.sends(); b != nil {
 		t.Error("it does not leave the permits to others")
 	}
-	s.wakes(time.Second)
+	s.wakes(150 * ms)
 	s.pass(10 * ms)
-	s.wakes(990 * ms)
-	s.pass(990 * ms)
+	s.wakes(140 * ms)
+	s.pass(140 * ms)
 	s.sends(second)
 }
 
@@ -65,15 +65,32 @@ func TestAHeadStartEndsThoughTheClockIsSetBack(t *testing.T) {
 	s.sends(first, try)
 }
 
-// If the first caller leaves during a head start, the next one may have its permits earlier than
-// its last reply says. It is asked for as soon as the fair share allows that.
-func TestACallerLeavesDuringAHeadStart(t *testing.T) {
-	s := newStory(t)
-	first, next := wait(5), wait(2)
-	s.besideRedisson([]time.Duration{500 * ms, 800 * ms}, first, next)
-	s.q.Leave(first)
-	s.sends()
-	s.wakes(650 * ms) // the head start ends
+// If the first caller leaves, the next one may have its permits earlier than its last reply says.
+// Those that were free at that reply are left to others for as long as those that return, and it is
+// asked for then; but not during the head start for the permits of the first one.
+func TestTheFirstCallerLeavesBesideRedisson(t *testing.T) {
+	for name, c := range map[string]struct{ returns, leaves, asks time.Duration }{
+		"at once":                         {900 * ms, 0, 150 * ms},
+		"later":                           {900 * ms, 300 * ms, 300 * ms},
+		"during the head start":           {500 * ms, 600 * ms, 650 * ms},
+		"when its permits return":         {500 * ms, 500 * ms, 650 * ms},
+		"shortly before they return":      {100 * ms, 50 * ms, 250 * ms},
+		"and they return in a head start": {150 * ms, 0, 300 * ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			first, next := wait(5), wait(2)
+			s.besideRedisson([]time.Duration{c.returns, c.returns + 100*ms}, first, next)
+			s.pass(c.leaves)
+			s.q.Leave(first)
+			if c.asks > c.leaves {
+				s.sends()
+				s.wakes(c.asks - c.leaves)
+				s.pass(c.asks - c.leaves)
+			}
+			s.sends(next)
+		})
+	}
 }
 
 // Beside Redisson, a process that holds more than its share takes no more than that, whatever its

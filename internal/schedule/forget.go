@@ -53,7 +53,7 @@ func (q *Queue) Forget(m Moment, batches []*Batch) {
 // placesAnew numbers the places of requests and reservations anew.
 func (q *Queue) placesAnew() {
 	q.line.places = 0
-	others := q.reservations
+	others, yieldsFor := q.reservations, int64(0)
 	next := func() int64 {
 		q.line.places++
 		return q.line.places
@@ -62,8 +62,13 @@ func (q *Queue) placesAnew() {
 		for ; len(others) > 0 && others[0].place < r.place; others = others[1:] {
 			others[0].place = next()
 		}
-		r.place = next()
+		place := next()
+		if q.pacer.yieldsFor == r.place {
+			yieldsFor = place
+		}
+		r.place = place
 	}
+	q.pacer.yieldsFor = yieldsFor
 	for _, res := range others {
 		res.place = next()
 	}

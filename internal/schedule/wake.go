@@ -86,9 +86,11 @@ type pacer struct {
 	poll     time.Time // the next poll, by the monotonic clock; zero: asks is soon enough
 
 	linger  linger
-	polls   int           // polls in a row that slept to their end, at most mostPolls
-	members []member      // one for each limiter
-	took    time.Duration // smoothed time of a call; 0: no reply yet
+	polls   int      // polls in a row that slept to their end, at most mostPolls
+	members []member // one for each limiter
+	// the place of the request that the head starts of members belong to
+	yieldsFor int64
+	took      time.Duration // smoothed time of a call; 0: no reply yet
 
 	// A request came or left since lastCall was computed, so there may be an earlier one.
 	// Invariant: only if asks is set. It is a latch, since Join and Leave have no time, and many of
@@ -99,10 +101,8 @@ type pacer struct {
 
 // A member is what the pacer knows of one limiter.
 type member struct {
-	share fairshare.Share
-	// Until then this process takes no more than its fair share. Invariant: it is over once one of
-	// the clocks says so.
-	yieldUntil Moment
+	share     fairshare.Share
+	headStart headStart // of other clients
 	// the longest time between two calls that keeps the limiter alive; 0: it has no keep-alive
 	kept time.Duration
 }
@@ -198,6 +198,7 @@ func (q *Queue) plan(m Moment, b *Batch, g *protocol.Reply, beaten, late bool) (
 // this process allows it.
 func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	p, since, together := &q.pacer, q.Since(m, g), time.Duration(0)
+	p.yieldsFor = next.place
 	for i := range p.members {
 		one, of := &p.members[i], g.Of(i)
 		one.kept = Kept(of)
