@@ -15,38 +15,35 @@ import (
 // that other clients have the first call on the rest. It belongs to a waiting request. The zero
 // value is over.
 type headStart struct {
-	from  Moment // the permits of the request return
-	until Moment // they have been left to others for long enough
-	early Moment // those that were free when the request was refused have been left for as long
+	until Moment
+	lasts time.Duration // from when the permits of the request return
+	wait  time.Duration // how long before that the request was refused
 }
 
 // headStartEnds returns when the head start of other clients ends. If the request that it belongs
-// to has gone before its permits return, it ends early: those behind may need only what was free.
+// to has gone before its permits return, those behind may need no more than was free when it was
+// refused. These permits, too, have been left to others for as long as the head start lasts.
 func (q *Queue) headStartEnds(m Moment, one *member) time.Time {
 	h := &one.headStart
+	// A clock that is set back does not prolong it.
+	until := m.Clock.Add(h.until.Mono.Sub(m.Mono))
+	if h.until.Clock.Before(until) {
+		until = h.until.Clock
+	}
 	gone := q.line.ready == nil || q.line.ready.place != q.pacer.yieldsFor
-	if from, early := byClock(m, h.from), byClock(m, h.early); gone && m.Clock.Before(from) && early.Before(from) {
-		return early
+	if gone && h.wait > h.lasts && m.Clock.Before(until.Add(-h.lasts)) {
+		return until.Add(-h.wait)
 	}
-	return byClock(m, h.until)
-}
-
-// byClock returns when a moment comes by the client's clock. If that is set back, it comes in time
-// by the monotonic clock.
-func byClock(now, at Moment) time.Time {
-	if until := now.Clock.Add(at.Mono.Sub(now.Mono)); until.Before(at.Clock) {
-		return until
-	}
-	return at.Clock
+	return until
 }
 
 // divide decides what to leave to other clients when n permits return, which are free at a time.
 // They were refused to the first waiting request.
 func (one *member) divide(m Moment, of *protocol.Member, since, free time.Time, n int64) {
-	until := one.share.Divide(of.Shared(), since, free.Sub(since), n)
+	wait := free.Sub(since)
+	until := one.share.Divide(of.Shared(), since, wait, n)
 	if one.headStart = (headStart{}); !until.IsZero() {
-		early := since.Add(until.Sub(free))
-		one.headStart = headStart{momentAt(m, free), momentAt(m, until), momentAt(m, early)}
+		one.headStart = headStart{momentAt(m, until), until.Sub(free), wait}
 	}
 }
 
