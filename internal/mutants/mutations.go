@@ -1343,7 +1343,7 @@ var mutations = []mutation{
 		file: "internal/schedule/reservation.go",
 		why:  "a limiter's own queue is not told that a reservation has another date",
 		old:  "		q.outdateBehind(first, time.Time{})\n",
-		new:  "		q.outdate(first, time.Time{})\n",
+		new:  "		q.outdate(first.place, first.Owner, time.Time{})\n",
 	},
 	{
 		file: "internal/schedule/reservation.go",
@@ -1366,8 +1366,10 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/allot.go",
 		why:  "a caller with a timeout is refused for a set that may not need its permits yet",
-		old:  "case r.mayWait(due) || rest.undated && r.mayWait(rest.soonest(r)):", new: "case r.mayWait(due):",
+		old:  " || rest.undated && r.mayWait(rest.soonest(r))", new: "",
 	},
+	{file: "internal/schedule/allot.go", why: "a caller with a timeout is refused by a reply that is outdated",
+		old: " || rest.outdated && r.mayWait(rest.now)", new: ""},
 	{
 		file: "internal/schedule/allot.go",
 		why:  "a caller behind a set is refused for its own timeout as late as if permits could be free at once",
@@ -1380,8 +1382,10 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/failfast.go",
 		why:  "a caller that must not wait in vain is refused for a set that may not need its permits yet",
-		old:  "v == waits && !rest.undated && !r.End", new: "v == waits && !r.End",
+		old:  "v == waits && !rest.undated && ", new: "v == waits && ",
 	},
+	{file: "internal/schedule/failfast.go", why: "a caller that must not wait in vain is refused by a reply that is outdated",
+		old: "!rest.outdated && !r.End", new: "!r.End"},
 	{
 		file: "internal/schedule/sets.go",
 		why:  "a set is refused for another one that may not need its permits yet",
@@ -1399,20 +1403,20 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/reservation.go",
 		why:  "other sets are not told that the reservations of a set have other dates",
-		old:  "	q.outdate(res, since)\n",
+		old:  "	q.outdate(res.place, res.Owner, since)\n",
 		new:  "",
 	},
 	{
 		file: "internal/schedule/sets.go",
 		why:  "a set whose call kept free what a set in front was granted is not asked for again",
-		old:  "			served = b.started\n",
-		new:  "			served = b.started.Add(1000 * time.Hour)\n",
+		old:  "q.release(r, b.started)",
+		new:  "q.release(r, b.started.Add(1000*time.Hour))",
 	},
 	{
 		file: "internal/schedule/sets.go",
 		why:  "a caller that is refused does not wake the sets behind it",
-		old:  "	if gaveUp {\n",
-		new:  "	if false {\n",
+		old:  "	q.outdate(left, nil, time.Time{})\n",
+		new:  "",
 	},
 	{
 		file: "internal/schedule/settle.go",
@@ -1494,15 +1498,19 @@ var mutations = []mutation{
 	{
 		file: "internal/schedule/schedule.go",
 		why:  "a caller that leaves does not wake the sets behind it",
-		old:  "		q.outdate(nil, time.Time{})\n",
+		old:  "		q.outdate(r.place, nil, time.Time{})\n",
 		new:  "",
 	},
 	{
 		file: "internal/schedule/sets.go",
 		why:  "a set whose call kept free what a caller in front was granted meanwhile is not asked for again",
-		old:  "} else if granted > 0 {",
-		new:  "} else if granted < 0 {",
+		old:  "	q.outdate(served, nil, b.started)\n",
+		new:  "",
 	},
+	{file: "internal/schedule/sets.go", why: "sets in front of a caller that ends are asked for again in vain",
+		old: "if res.place > place && res.Owner", new: "if res.Owner"},
+	{file: "internal/schedule/lease.go", why: "calls for sets make a call for a lease due while callers wait",
+		old: "m.Mono) && !q.wanted() {", new: "m.Mono) {"},
 	{file: "acquire.go", why: "one after the other, a request stays queued at a limiter beyond its timeout",
 		old: "Fresh: fresh, Until: a.Until, Sources:", new: "Fresh: fresh, Sources:"},
 	{file: "acquire.go", why: "one after the other, limiters are kept only at the beginning of a pause",

@@ -32,9 +32,10 @@ type allotment struct {
 
 // allot returns the verdicts on all requests of a batch, and how many permits callers that have
 // left were granted that no other request got. now is the time by the client's clock, and since
-// that from which the waits in the reply count. line has the turns of the waiting requests; nil: a
-// request may wait in vain. The verdicts are appended to all: first those on the requests that the
-// reply grants, the last one first, then the others in order.
+// that from which the waits in the reply count. outdated: something has changed since the batch was
+// sent, so a request that may still wait is not refused, but is asked for again. line has the turns
+// of the waiting requests; nil: a request may wait in vain. The verdicts are appended to all: first
+// those on the requests that the reply grants, the last one first, then the others in order.
 //
 // Permits granted to callers that have left go to the requests behind them, in order, where they
 // fit; they never pass a waiting request that wants more. The reply settles each request that does
@@ -43,7 +44,7 @@ type allotment struct {
 // waiting requests that were left out: if its permits are still free, it is asked for again behind
 // these.
 func allot(
-	all []allotment, b *Batch, g *protocol.Reply, now, since time.Time, line *turns,
+	all []allotment, b *Batch, g *protocol.Reply, now, since time.Time, outdated bool, line *turns,
 ) (verdicts []allotment, spare protocol.Permits) {
 	free := freeOf(g)
 	spare = protocol.Same(free.Len(), int64(0))
@@ -63,7 +64,8 @@ func allot(
 		}
 	}
 	rest, remains := remainder{
-		batch: b, reply: g, now: now, since: since, spare: spare, free: freeOf(g), rates: ratesOf(g),
+		batch: b, reply: g, now: now, since: since, outdated: outdated,
+		spare: spare, free: freeOf(g), rates: ratesOf(g),
 	}, freeOf(g)
 	for i, members := range b.members {
 		n := g.Granted(i, b.Ask.Groups[i])
@@ -93,14 +95,15 @@ func allot(
 
 // A remainder is what is left for the requests that a reply does not grant.
 type remainder struct {
-	batch *Batch
-	reply *protocol.Reply
-	now   time.Time
-	since time.Time        // from then on the waits in the reply count
-	spare protocol.Permits // permits granted to callers that have left
-	free  protocol.Permits // permits that requests may ask for again
-	rates protocol.Permits
-	ahead bool // a waiting request in front is not granted
+	batch    *Batch
+	reply    *protocol.Reply
+	now      time.Time
+	since    time.Time // from then on the waits in the reply count
+	outdated bool
+	spare    protocol.Permits // permits granted to callers that have left
+	free     protocol.Permits // permits that requests may ask for again
+	rates    protocol.Permits
+	ahead    bool // a waiting request in front is not granted
 	// permits were kept from the group for a reservation whose date is not known
 	undated bool
 }
@@ -128,7 +131,7 @@ func (rest *remainder) verdict(group int, r *Request, due time.Time) verdict {
 		// this one left out
 		add(&rest.free, r.Permits, -1)
 		return again
-	case r.mayWait(due) || rest.undated && r.mayWait(rest.soonest(r)):
+	case r.mayWait(due) || rest.undated && r.mayWait(rest.soonest(r)) || rest.outdated && r.mayWait(rest.now):
 		// a request above the local limit waits for Redis, and does not block those behind it
 		if fits(r.Permits, rest.rates) {
 			rest.free = protocol.Same(rest.free.Len(), int64(0))

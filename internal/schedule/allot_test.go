@@ -89,8 +89,10 @@ func TestAllot(t *testing.T) {
 		notes   protocol.Notes
 		partial bool // the queue goes on behind the waiting requests
 		full    bool // because the batch is full
-		want    string
-		spare   string // permits that nobody gets
+		// something has changed since the batch was sent
+		outdated bool
+		want     string
+		spare    string // permits that nobody gets
 	}{
 		{
 			name: "all are granted", groups: []group{{"2w 2w", 2, 0}, {"1", 1, 0}}, free: 4,
@@ -102,6 +104,11 @@ func TestAllot(t *testing.T) {
 		{name: "the timeout ends before", groups: []group{{"1w+", 0, 6 * ms}}, free: 0, want: "refused"},
 		{name: "the timeout ends later", groups: []group{{"1w+", 0, 4 * ms}}, free: 0, want: "waits"},
 		{name: "the timeout is over", groups: []group{{"1wt", 0, ms}}, free: 0, want: "refused"},
+
+		{
+			name: "something has changed", groups: []group{{"1w+ 1w 1wt", 0, 6 * ms}, {"1", 0, ms}}, outdated: true,
+			want: "waits, waits, refused, refused",
+		},
 
 		{
 			name: "the next one gets the permits of a caller that has left", groups: []group{{"2wl 2w", 1, ms}},
@@ -264,7 +271,7 @@ func TestAllot(t *testing.T) {
 			g.SetGranted(i, of.granted)
 			g.SetWait(i, g.Len()-1, of.wait.Microseconds()) // for the last limiter
 		}
-		all, spare := allot(nil, b, g, start, start, nil)
+		all, spare := allot(nil, b, g, start, start, c.outdated, nil)
 		in := map[*Request]string{}
 		for _, one := range all {
 			text := verdictNames[one.verdict]

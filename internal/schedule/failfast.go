@@ -103,7 +103,7 @@ func (rest *remainder) inTurn(group int, r *Request, due time.Time, line *turns)
 		own.at = own.at.Add(in.after(line.rate, line.interval))
 		own.sum += in.Left
 	}
-	if v == waits && !rest.undated && !r.End.IsZero() && !own.at.Before(r.End) {
+	if v == waits && !rest.undated && !rest.outdated && !r.End.IsZero() && !own.at.Before(r.End) {
 		v, due, rest.free = refused, own.at, free
 	}
 	line.note(own, v == waits || v == again)

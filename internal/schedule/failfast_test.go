@@ -85,7 +85,7 @@ func TestTurnsBehindARefusedRequest(t *testing.T) {
 		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Permits: r.Permits, Count: 1})
 		g.SetWait(i, 0, (80 * ms).Microseconds())
 	}
-	all, _ := allot(nil, b, g, start, start, q.turns(g, start))
+	all, _ := allot(nil, b, g, start, start, false, q.turns(g, start))
 	var got []string
 	for _, one := range all {
 		got = append(got, fmt.Sprint(verdictNames[one.verdict], " ", one.wait))
@@ -114,7 +114,7 @@ func TestFreePermitsBehindARequestThatWouldWaitInVain(t *testing.T) {
 		b.Ask.Groups = append(b.Ask.Groups, protocol.Group{Permits: protocol.Permits{First: n}, Count: 1})
 		g.SetWait(i, 0, (80 * ms).Microseconds())
 	}
-	all, _ := allot(nil, b, g, start, start, q.turns(g, start))
+	all, _ := allot(nil, b, g, start, start, false, q.turns(g, start))
 	if all[0].verdict != refused || all[1].verdict != again {
 		t.Errorf("%s, and behind it %s", verdictNames[all[0].verdict], verdictNames[all[1].verdict])
 	}

@@ -35,9 +35,9 @@ func (q *Queue) Refill() {
 }
 
 // jointCall notes what a call for a set came to at the limiter of this queue. If another such call
-// was made shortly before, a batch is due that brings a lease.
+// was made shortly before, and nobody waits, a batch is due that brings a lease.
 func (q *Queue) jointCall(m Moment, t Tally) {
-	if q.ledger.JointCall(t.Own, t.Denied > 0, m.Mono) {
+	if q.ledger.JointCall(t.Own, t.Denied > 0, m.Mono) && !q.wanted() {
 		q.recheck = true
 	}
 }

@@ -85,12 +85,7 @@ func (q *Queue) outdateBehind(res *Reservation, since time.Time) {
 	if q.line.rear != nil && q.line.rear.place > res.place {
 		q.Outdated(since)
 	}
-	q.outdate(res, since)
-}
-
-// behind reports whether res is behind another reservation, and of another set.
-func (res *Reservation) behind(other *Reservation) bool {
-	return res.place > other.place && res.Owner != other.Owner
+	q.outdate(res.place, res.Owner, since)
 }
 
 // A Front is what callers wait for in front of a request.

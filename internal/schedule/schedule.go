@@ -245,7 +245,7 @@ func (q *Queue) passes(r *Request) bool {
 func (q *Queue) Leave(r *Request) (carrier *Batch) {
 	if r.Kind == Wait {
 		q.release(r, time.Time{})
-		q.outdate(nil, time.Time{})
+		q.outdate(r.place, nil, time.Time{})
 	}
 	if r.state == Gone { // fill has taken it away
 		return nil

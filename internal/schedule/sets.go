@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"math"
 	"time"
 
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
@@ -80,35 +81,32 @@ func (q *Queue) Outdated(since time.Time) {
 	}
 }
 
-// outdate tells the sets that have a request behind a reservation, or any request if that is nil,
-// that their calls are outdated.
-func (q *Queue) outdate(behind *Reservation, since time.Time) {
+// outdate tells other sets than owner that their calls are outdated, if they have a request behind
+// a place.
+func (q *Queue) outdate(place int64, owner any, since time.Time) {
 	for _, res := range q.reservations {
-		if behind == nil || res.behind(behind) {
+		if res.place > place && res.Owner != owner {
 			q.effects.Outdated = append(q.effects.Outdated, Outdated{res.Owner, since})
 		}
 	}
 }
 
-// tellOthers tells other queues what became of the requests of a batch.
-func (q *Queue) tellOthers(b *Batch, granted int) {
-	gaveUp := false
+// tellOthers tells other queues what became of the waiting requests of a batch.
+func (q *Queue) tellOthers(b *Batch) {
+	served, left := int64(math.MaxInt64), int64(math.MaxInt64) // places of the first of them
 	for _, r := range b.Settled {
-		if r.Kind != Wait {
-			continue
+		switch {
+		case r.Kind != Wait:
+		case r.Outcome.First.Allowed:
+			q.release(r, b.started)
+			served = min(served, r.place)
+		default:
+			q.release(r, time.Time{})
+			left = min(left, r.place)
 		}
-		served := time.Time{}
-		if r.Outcome.First.Allowed {
-			served = b.started
-		}
-		q.release(r, served)
-		gaveUp = gaveUp || !r.Outcome.First.Allowed
 	}
-	if gaveUp {
-		q.outdate(nil, time.Time{})
-	} else if granted > 0 {
-		q.outdate(nil, b.started)
-	}
+	q.outdate(served, nil, b.started)
+	q.outdate(left, nil, time.Time{})
 }
 
 // release tells the limiters of a set that a request waits no longer: it has its permits, by a call

@@ -648,6 +648,84 @@ func TestARequestBehindAReservationWithoutADateIsNotRefused(t *testing.T) {
 	}
 }
 
+// The call of a request keeps free what a set in front of it waits for. If the set is granted that
+// meanwhile, it counts twice, so the reply refuses in vain, and the request is asked for again.
+func TestAnOutdatedReplyRefusesNoWaitingRequest(t *testing.T) {
+	for _, failFast := range []bool{false, true} {
+		s := newStory(t)
+		s.q.settings.FailFast = failFast
+		k, r := &Reservation{N: 5, from: start.Add(-ms)}, wait(8)
+		if r.End = start.Add(500 * ms); !failFast {
+			r.Until = r.End
+		}
+		s.q.Reserve(k, k)
+		s.join(r)
+		b := s.sends(r)
+		s.end(k, s.m.Mono)
+		s.q.Settle(s.m, b, s.reply(b, 8, time.Second, 0, 0))
+		b = s.sends(r)
+		s.refuse(b, time.Second)
+		if r.state != Settled {
+			t.Errorf("FailFast %v: after the next reply, the request is %v", failFast, r.state)
+		}
+	}
+}
+
+// If a waiting request ends, the calls of sets behind it are outdated, since they kept its permits
+// free. Those of sets in front did not.
+func TestTheEndOfARequestConcernsSetsBehindIt(t *testing.T) {
+	for what, c := range map[string]struct {
+		end   func(s *story, r *Request, b *Batch)
+		since time.Time
+	}{
+		"it leaves": {end: func(s *story, r *Request, _ *Batch) { s.q.Leave(r) }},
+		"it is refused": {end: func(s *story, r *Request, b *Batch) {
+			s.q.Expire(r)
+			s.refuse(b, time.Second)
+		}},
+		"it is granted": {func(s *story, _ *Request, b *Batch) { s.q.Settle(s.m, b, s.reply(b, 0, 0, 1)) }, start},
+		"its call fails": {end: func(s *story, _ *Request, b *Batch) {
+			s.q.Fail(s.m, b, errors.New("no reply"), nil)
+		}},
+	} {
+		s := newStory(t)
+		r, later := wait(1), start.Add(time.Hour)
+		s.q.Reserve(&Reservation{N: 1, Owner: "in front", from: later}, nil)
+		s.join(r)
+		s.q.Reserve(&Reservation{N: 1, Owner: "behind", from: later}, nil)
+		c.end(s, r, s.sends(r))
+		want := []Outdated{{"behind", c.since}}
+		if told := s.q.effects.Outdated; !slices.Equal(told, want) {
+			t.Errorf("%s: %v are told, expected %v", what, told, want)
+		}
+	}
+}
+
+// While a caller waits there is no lease, so calls for sets make no call due that is to bring one.
+func TestCallsForSetsMakeNoCallForALeaseWhileACallerWaits(t *testing.T) {
+	s := newStory(t)
+	settings := s.q.settings
+	settings.Lease, settings.Holding, settings.Ahead = time.Second, new(atomic.Int64), func() int64 { return 1 }
+	s.q = New(settings)
+	hears := func() {
+		for range 2 {
+			s.q.Hear(s.m, Notice{Tally: &Tally{Own: 1}})
+			s.pass(ms)
+		}
+	}
+	r := wait(2)
+	s.join(r)
+	s.refuse(s.sends(r), time.Second)
+	hears()
+	s.sends()
+	s.q.Leave(r)
+	s.sends()
+	hears()
+	if b := s.sends(); b == nil || b.Ask.Lease != 1 {
+		t.Error("no call for a lease is due")
+	}
+}
+
 // A call is made again if a reservation in front of a waiting request has its first date, or counts
 // no longer. Another date changes nothing.
 func TestRedate(t *testing.T) {

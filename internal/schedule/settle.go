@@ -45,7 +45,7 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 		q.date(b, g)
 		q.tellTallies(&f)
 	}
-	q.tellOthers(b, f.Granted)
+	q.tellOthers(b)
 	return f
 }
 
@@ -80,7 +80,7 @@ func (q *Queue) Fail(m Moment, b *Batch, err, behind error) Facts {
 	}
 	f.failed(len(b.Settled))
 	f.Sleeps = q.plan(m, b, &protocol.Reply{}, false, late)
-	q.tellOthers(b, 0)
+	q.tellOthers(b)
 	return f
 }
 
@@ -119,7 +119,9 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 	since := q.Since(m, g)
 	q.tally(b, g, f)
 	var unclaimed protocol.Permits
-	q.verdicts, unclaimed = allot(q.verdicts[:0], b, g, m.Clock, since, q.turns(g, since))
+	q.verdicts, unclaimed = allot(
+		q.verdicts[:0], b, g, m.Clock, since, b.changes != q.changes, q.turns(g, since),
+	)
 	for limiter := range q.pacer.members {
 		f.Of(limiter).Unclaimed = *unclaimed.Of(limiter)
 	}
