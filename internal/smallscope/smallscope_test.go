@@ -135,6 +135,12 @@ func TestNoInterleavingBreaksARule(t *testing.T) {
 			times:   queue[:3],
 			clients: []Client{waiting(of(leaves, 0, 1), of(brief, 0, 2), Tries(1, 1))},
 		},
+		{
+			name: "a single caller with a timeout behind a set", least: 30000, rate: 2,
+			more:    []protocol.Rate{{Permits: 3, Interval: 20}},
+			times:   queue,
+			clients: []Client{waiting(Tries(1, 2), of(Waits(1), 0, 1), inTime)},
+		},
 		{name: "leased and plain", least: 28000, rate: 5, real: true, clients: []Client{leased("leased", 2), plain(4)}},
 		{
 			name: "lost replies", least: 17000, rate: 2,

@@ -3,6 +3,7 @@ package smallscope
 import (
 	"slices"
 
+	"github.com/rratelimiter/rratelimiter/internal/deep"
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 	"github.com/rratelimiter/rratelimiter/internal/replay"
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
@@ -122,6 +123,10 @@ func (s *search) receives(e scene, at int) {
 		return
 	}
 	for _, r := range call.Batch.Settled {
+		waits := r.Kind == schedule.Wait && e.now.Clock.Before(r.End) && len(e.queue.Limiters) == 1
+		if waits && !r.Outcome.First.Allowed && e.queue.Waiting() == 0 && s.free(e.world, e.client, e.queue, r) {
+			deep.Violated("a caller that can wait for %v longer is refused", r.End.Sub(e.now.Clock))
+		}
 		for part, result := range r.Outcome.Results(len(e.queue.Limiters)) {
 			n := *r.Permits.Of(part)
 			if r.Kind == schedule.UpTo {

@@ -70,8 +70,7 @@ func (s *search) client(i, life int) *replay.Client {
 		Self:  func() *replay.Client { return s.world.clients[i].Client },
 	}
 	for _, kind := range spec.Callers {
-		known := slices.ContainsFunc(o.Sets, func(set []int) bool { return slices.Equal(set, kind.Of) })
-		if len(kind.Of) > 1 && !known {
+		if len(kind.Of) > 1 && !slices.ContainsFunc(o.Sets, func(set []int) bool { return slices.Equal(set, kind.Of) }) {
 			o.Sets = append(o.Sets, kind.Of)
 		}
 	}
@@ -122,27 +121,22 @@ func (s *search) execute(w *world, command replay.Command) (reply any) {
 // forget drops what decides nothing that follows: grants that share no window with later ones, and
 // what queues have forgotten.
 func (s *search) forget(w *world) {
-	oldest := s.now(w)
-	begun := func(at time.Time) {
-		if at.Before(oldest) {
-			oldest = at
-		}
-	}
+	begun := []time.Time{s.now(w)}
 	for _, stray := range w.strays {
 		if stray.permits > 0 {
-			begun(stray.sent)
+			begun = append(begun, stray.sent)
 		}
 	}
 	for _, c := range w.clients {
 		for _, call := range c.Calls {
 			if call.Batch != nil {
-				begun(call.Sent())
+				begun = append(begun, call.Sent())
 			}
 		}
 		c.Forget(s.moment(w.at, c), c.retries > 0)
 	}
 	for l := range w.grants {
-		over := oldest.Add(-protocol.Millis(s.Limiters[l].Interval))
+		over := slices.MinFunc(begun, time.Time.Compare).Add(-protocol.Millis(s.Limiters[l].Interval))
 		w.grants[l] = slices.DeleteFunc(w.grants[l], func(g window.Grant) bool { return !g.End.After(over) })
 	}
 }
