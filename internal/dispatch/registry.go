@@ -14,17 +14,34 @@ import (
 // registry.go has the queues of single limiters: those in use, and a few that were used recently.
 // Nothing is kept of other names.
 
-// SpareQueues is how many idle queues are kept at most, since a name that was used once is mostly
-// used again.
+// SpareQueues is how many idle queues of limiters, and of sets, are kept at most, since what was
+// used once is mostly used again. So a caller that comes back finds what is known of other clients.
 const SpareQueues = 256
+
+// spares are parked queues, each once; most are idle. The lock of their table guards them.
+type spares struct {
+	ring [SpareQueues]*queue
+	next int // index in ring that the next parked queue takes
+}
+
+// park parks a queue in the place of the one that was parked first. If that one is idle it is
+// dropped, and returned; otherwise it is parked again when it becomes idle.
+func (s *spares) park(q *queue) (dropped *queue) {
+	out := s.ring[s.next]
+	s.ring[s.next] = q
+	s.next = (s.next + 1) % SpareQueues
+	if out == nil || !out.drop() {
+		return nil
+	}
+	return out
+}
 
 // A registry holds the queues of a client. Lock order: registry.mu before queue.mu.
 type registry struct {
-	mu    sync.Mutex // guards the fields below
-	all   map[queueKey]*queue
-	most  int                 // queues that all has held since it was made: a map does not shrink
-	spare [SpareQueues]*queue // a ring of parked queues, each once; most are idle
-	next  int                 // index in spare that the next parked queue takes
+	mu   sync.Mutex // guards the fields below
+	all  map[queueKey]*queue
+	most int // queues that all has held since it was made: a map does not shrink
+	spares
 }
 
 // A queueKey identifies a queue. Limiters with equal keys share it.
@@ -111,15 +128,12 @@ type queueTarget struct {
 // Breaker returns the breaker of the queue.
 func (t *queueTarget) Breaker() *breaker.Breaker { return &t.breaker }
 
-// idle parks a queue in the place of the one that was parked first. That one is dropped if it is
-// idle; otherwise it is parked again when it becomes idle.
+// idle parks the queue of a limiter.
 func (ls *registry) idle(q *queue) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	out := ls.spare[ls.next]
-	ls.spare[ls.next] = q
-	ls.next = (ls.next + 1) % SpareQueues
-	if out == nil || !out.drop() {
+	out := ls.park(q)
+	if out == nil {
 		return
 	}
 	l := out.limiters[0]

@@ -17,12 +17,13 @@ import (
 // has. A waiting request of a set has a schedule.Reservation in the queue of each limiter of the
 // set, so that all who wait for a limiter keep their order.
 
-// sets holds the queues of sets that have callers.
+// sets holds the queues of sets: those in use, and a few that were used recently.
 type sets struct {
-	// guards the field below, and the order of reservations: requests have the same one at all
+	// guards the fields below, and the order of reservations: requests have the same one at all
 	// limiters
 	mu  sync.Mutex
 	all map[uint64]*queue
+	spares
 }
 
 // setSeed seeds the hashes of sets.
@@ -139,16 +140,17 @@ type setTable struct {
 // body returns the body of a batch for several limiters.
 func (setTable) body(b *batch) batchBody { return &b.joint }
 
-// idle drops the queue of a set at once.
+// idle parks the queue of a set.
 func (t setTable) idle(q *queue) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !q.drop() {
+	out := t.park(q)
+	if out == nil {
 		return
 	}
-	q.limiters[0].set.CompareAndSwap(q, nil)
-	if t.all[t.set] == q {
-		delete(t.all, t.set)
+	out.limiters[0].set.CompareAndSwap(out, nil)
+	if hash := out.table.(setTable).set; t.all[hash] == out {
+		delete(t.all, hash)
 	}
 }
 

@@ -42,7 +42,7 @@ func (q *Queue) headStartEnds(m Moment, one *member) time.Time {
 func (one *member) divide(m Moment, of *protocol.Member, since, free time.Time, n int64) {
 	wait := free.Sub(since)
 	until := one.share.Divide(of.Shared(), since, wait, n)
-	if one.headStart = (headStart{}); !until.IsZero() {
+	if !until.IsZero() {
 		one.headStart = headStart{momentAt(m, until), until.Sub(free), wait}
 	}
 }

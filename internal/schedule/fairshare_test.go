@@ -45,6 +45,22 @@ func (s *story) besideRedisson(after []time.Duration, callers ...*Request) {
 	s.q.Settle(s.m, b, g)
 }
 
+// A request of a set leaves permits to Redisson only at the limiter that it waits for.
+func TestNoHeadStartWhereASetDoesNotWait(t *testing.T) {
+	s := newSetStory(t)
+	many := both(1, 9)
+	s.join(many)
+	b := s.sends(many)
+	s.q.Settle(s.m, b, s.replyOfBoth(b, [2]int64{9, 1}, outcome{granted: 1}))
+	waits := waitBoth(10, 1)
+	s.join(waits)
+	b = s.sends(waits)
+	g := s.replyOfBoth(b, [2]int64{9, 1}, outcome{waits: [2]time.Duration{500 * ms, 0}})
+	g.Rest[0].Notes = protocol.ForeignWriter
+	s.q.Settle(s.m, b, g)
+	s.wakes(500 * ms)
+}
+
 // A head start ends in time by the monotonic clock, too. So a clock that is set back keeps no
 // caller waiting behind those that do not wait, however often these come.
 func TestAHeadStartEndsThoughTheClockIsSetBack(t *testing.T) {

@@ -202,8 +202,10 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	for i := range p.members {
 		one, of := &p.members[i], g.Of(i)
 		one.kept = Kept(of)
-		one.divide(m, of, since, next.free, *next.Permits.Of(i))
-		if next.FreeAt(i).After(since) { // else it is about a request behind next
+		one.share.Dated(of.Interval, since.Sub(time.UnixMicro(of.Now)))
+		one.headStart = headStart{}
+		if next.FreeAt(i).After(since) { // else next does not wait for this limiter
+			one.divide(m, of, since, next.free, *next.Permits.Of(i))
 			together = max(together, of.Together)
 		}
 	}

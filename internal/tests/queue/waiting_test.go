@@ -519,6 +519,31 @@ func TestQueuesAreDropped(t *testing.T) {
 	})
 }
 
+// The same holds for sets of limiters: a few are kept, with what is known of other clients, and one
+// that was dropped works as before.
+func TestQueuesOfSetsAreDropped(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		limiter := func(i int) *rratelimiter.Limiter {
+			return p.RateLimiter(fmt.Sprint("{l}", i), rratelimiter.WithRate(rratelimiter.PerMinute(1000)))
+		}
+		first := limiter(0)
+		for _, sets := range []int{dispatch.SpareQueues / 2, 2 * dispatch.SpareQueues} {
+			for i := range sets {
+				all, err := p.AllowAll(t.Context(), 1, first, limiter(1+i))
+				if err != nil || !all[0].Allowed {
+					t.Fatalf("set %d: %+v, %v", i, all, err)
+				}
+			}
+			synctest.Wait()
+			kept := min(sets, dispatch.SpareQueues)
+			if all := rig.Core(p.Client).Inspect(); all.Queues != kept || all.Busy != 0 {
+				t.Errorf("%+v, expected %d idle queues", all, kept)
+			}
+		}
+	})
+}
+
 // The same holds for limiters that are only looked at, such as those of penalties.
 func TestQueuesOfLimitersThatArePeekedAreDropped(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {

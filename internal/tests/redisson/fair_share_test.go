@@ -31,6 +31,7 @@ type meeting struct {
 	phase   time.Duration // of the ticks
 	late    time.Duration // largest delay after a tick
 	known   bool          // Redisson used the server before
+	set     bool          // the Go processes ask for permits of another limiter, too, by AcquireAll
 	seed    uint64        // random seed of all start times and delays
 	early   time.Duration // in which only the Go processes run; 0: three intervals, at least 3 s
 
@@ -67,13 +68,16 @@ func (m meeting) run(t *testing.T, both time.Duration) (java, gos float64) {
 		for i := range m.gos {
 			p := b.Process(rratelimiter.WithClientID(fmt.Sprint("go", i)))
 			l := p.RateLimiter("l", rratelimiter.WithRate(m.rate))
+			other := p.RateLimiter("{l}other", rratelimiter.WithRate(rratelimiter.PerSecond(1_000_000)))
 			for range cmp.Or(m.callers, 4) {
 				all.Go(func() {
 					for time.Now().Before(end) {
 						p.Wire.There.Store(int64(way()))
 						p.Wire.Back.Store(int64(way()))
 						came, ok, err := time.Now(), true, error(nil)
-						if m.timeout == 0 {
+						if m.set {
+							err = p.AcquireAll(t.Context(), 1, l, other)
+						} else if m.timeout == 0 {
 							err = l.Acquire(t.Context(), 1)
 						} else if ok, err = l.TryAcquireTimeout(t.Context(), 1, m.timeout/4+upTo(m.timeout)); !ok {
 							time.Sleep(upTo(20 * ms))
@@ -246,6 +250,10 @@ func TestRedissonGetsPermits(t *testing.T) {
 				late:    busy,
 			},
 			10 * time.Second, 0.2,
+		},
+		"one caller of a set": {
+			meeting{rate: rratelimiter.PerSecond(4), gos: 1, callers: 1, threads: 1, n: 1, tick: 100 * ms, late: busy, set: true},
+			30 * time.Second, 0.2,
 		},
 		"few permits": {
 			meeting{rate: rratelimiter.PerSecond(3), gos: 1, threads: 4, n: 1, tick: 100 * ms, late: busy},
