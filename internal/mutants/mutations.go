@@ -1339,6 +1339,8 @@ var mutations = []mutation{
 		old:  "news := res.from.IsZero() || res.counts(now) && !now.After(from)",
 		new:  "news := false",
 	},
+	{file: "internal/schedule/reservation.go", why: "two sets make each other ask again and again",
+		old: "wait >= 0 && wait < timerSlack {", new: "wait < 0 {"},
 	{
 		file: "internal/schedule/reservation.go",
 		why:  "a limiter's own queue is not told that a reservation has another date",

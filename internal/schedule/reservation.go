@@ -49,13 +49,18 @@ func (q *Queue) Reserve(res, after *Reservation) {
 
 // redate notes from when on reservations count. Requests behind one of them are asked for again,
 // here and in the queues of other sets, if they have waited for its date, or fewer permits are kept
-// from them now.
+// from them now. One that counts goes on to count if its new date is shortly to come: as long as the
+// permits of another limiter have just been taken, each reply names a date that has almost come, and
+// two sets would make each other ask without end.
 func (q *Queue) redate(dates []Date, now time.Time) {
 	var first *Reservation // of which the date is news
 	for _, d := range dates {
 		res, from := d.Reservation, d.From
 		if d.number < res.dated || res.place == 0 { // a later reply has told it, or the request has left
 			continue
+		}
+		if wait := from.Sub(now); !res.from.IsZero() && res.counts(now) && wait >= 0 && wait < timerSlack {
+			from = res.from
 		}
 		news := res.from.IsZero() || res.counts(now) && !now.After(from)
 		res.dated, res.from = d.number, from

@@ -763,6 +763,22 @@ func TestRedate(t *testing.T) {
 	}
 }
 
+// A reservation that counts goes on to count if it is to count shortly. So two sets whose replies
+// name the present time, or a little more, do not make each other ask again and again.
+func TestADateThatHasAlmostComeIsNoNews(t *testing.T) {
+	for later, news := range map[time.Duration]bool{0: false, ms: false, 10 * ms: true} {
+		s := newStory(t)
+		k, r := &Reservation{N: 5, from: start.Add(-ms)}, wait(8)
+		s.q.Reserve(k, k)
+		s.join(r)
+		s.refuse(s.sends(r), time.Second)
+		s.date(k, s.m.Clock.Add(later))
+		if due := s.q.due(s.m); due != news || k.counts(s.m.Clock) == news {
+			t.Errorf("to count in %v: a batch is due: %v, the reservation counts: %v", later, due, k.counts(s.m.Clock))
+		}
+	}
+}
+
 // A reservation counts no earlier than that of the request in front of it in the same set.
 func TestAReservationHasTheDateOfTheOneInFront(t *testing.T) {
 	s := newStory(t)
