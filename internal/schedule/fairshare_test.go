@@ -81,9 +81,9 @@ func TestAHeadStartEndsThoughTheClockIsSetBack(t *testing.T) {
 	s.sends(first, try)
 }
 
-// If the first caller leaves, the next one may have its permits earlier than its last reply says.
-// Those that were free at that reply are left to others for as long as those that return, and it is
-// asked for then; but not during the head start for the permits of the first one.
+// If the first caller leaves, the next one may need no more than was free at the last reply. These
+// permits are left to others for as long as those that return, and it is asked for then; but not
+// during the head start for the permits of the first one.
 func TestTheFirstCallerLeavesBesideRedisson(t *testing.T) {
 	for name, c := range map[string]struct{ returns, leaves, asks time.Duration }{
 		"at once":                         {900 * ms, 0, 150 * ms},
@@ -95,7 +95,7 @@ func TestTheFirstCallerLeavesBesideRedisson(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStory(t)
-			first, next := wait(5), wait(2)
+			first, next := wait(5), wait(1)
 			s.besideRedisson([]time.Duration{c.returns, c.returns + 100*ms}, first, next)
 			s.pass(c.leaves)
 			s.q.Leave(first)

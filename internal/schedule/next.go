@@ -54,6 +54,9 @@ func (q *Queue) due(m Moment) bool {
 	if over(q.ledger.SweepAt(), m) {
 		q.ledger.Sweep(m)
 	}
+	if q.unplanned() {
+		q.sleepUntilTurn(m)
+	}
 	switch {
 	case len(q.upTo) > 0:
 		return true
@@ -67,6 +70,13 @@ func (q *Queue) due(m Moment) bool {
 	}
 	q.walk(m)
 	return false
+}
+
+// unplanned reports whether it is not known when to ask for the first request: the one in front of
+// it has left.
+func (q *Queue) unplanned() bool {
+	return q.pacer.asks.Mono.IsZero() && q.line.ready != nil && q.inFlight == nil && q.pacer.linger.requests == 0 &&
+		!q.urgent()
 }
 
 // urgent reports whether a call is needed at once.

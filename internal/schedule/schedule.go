@@ -250,7 +250,7 @@ func (q *Queue) Leave(r *Request) (carrier *Batch) {
 	if r.state == Gone { // fill has taken it away
 		return nil
 	}
-	first := r.Kind == Wait && (r.prev == nil || q.line.ready == r && r.prev.state.InFlight())
+	ready := q.line.ready == r
 	if r.state.InFlight() {
 		carrier = r.batch
 		r.state.To(Abandoned)
@@ -261,16 +261,17 @@ func (q *Queue) Leave(r *Request) (carrier *Batch) {
 		return carrier
 	}
 	q.line.remove(r)
-	switch {
+	switch next := q.line.ready; {
 	case q.line.length == 0:
 		q.pacer.stop()
-	case first: // the request behind it may want fewer permits
-		q.change()
-		if q.line.ready == nil {
-			q.pacer.unset()
-		}
-	default:
+	case !ready:
 		q.pacer.changedLine()
+	case next == nil:
+		q.pacer.unset()
+	case next.free.IsZero() || q.local.First > 0: // it may have waited only for those in front
+		q.change()
+	default:
+		q.pacer.asks = Moment{} // Next finds when the next one is to be asked for
 	}
 	return carrier
 }

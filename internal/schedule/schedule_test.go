@@ -122,7 +122,9 @@ func TestWhichRequestsAskAtOnce(t *testing.T) {
 	s.refuse(s.sends(first, behind, timed, above), 100*ms)
 	s.q.Leave(behind)
 	s.wakes(100 * ms)
-	s.q.Leave(first) // the next one may want less
+	s.q.Leave(first)
+	s.wakes(100 * ms) // the reply has told when the permits of the next one are free
+	s.pass(100 * ms)
 	b := s.sends(timed, above)
 	if s.q.Leave(timed) != b {
 		t.Error("the request that leaves is not in the batch")
@@ -132,7 +134,53 @@ func TestWhichRequestsAskAtOnce(t *testing.T) {
 	if above.state != Refused || timed.state != Gone {
 		t.Errorf("the requests are %v and %v", timed.state, above.state)
 	}
-	s.sends(above) // the first one has left
+	s.wakes(100 * ms)
+}
+
+// If the first caller leaves, the next one is asked for at once if it waited only for that one, or
+// if the process decides, whose replies count those in front. Otherwise its reply has told when its
+// permits are free, however many callers leave in front of it, and polls are not put off.
+func TestTheNextOneAfterTheFirstHasLeft(t *testing.T) {
+	for name, c := range map[string]struct {
+		free  int64
+		local bool
+		asks  bool
+	}{
+		"its permits return later": {}, "its permits are free": {free: 1, asks: true},
+		"the process decides": {local: true, asks: true},
+	} {
+		s := newStory(t)
+		first, next := wait(2), wait(1)
+		s.join(first, next)
+		b := s.sends(first, next)
+		g := s.reply(b, c.free, 500*ms, 0, 0)
+		if g.SetWait(1, 0, 700_000); c.local {
+			g.First.Notes |= protocol.Local
+		}
+		s.q.Settle(s.m, b, g)
+		s.q.Leave(first)
+		if c.asks {
+			s.sends(next)
+		} else {
+			s.wakes(700 * ms)
+		}
+		if s.t.Failed() {
+			t.Fatal(name)
+		}
+	}
+	s := newStory(t)
+	all := []*Request{wait(1), wait(1), wait(1)}
+	s.join(all...)
+	s.refuse(s.sends(all...), time.Minute)
+	poll, _ := s.q.Wake()
+	for _, r := range all[:2] {
+		s.pass(100 * ms)
+		s.q.Leave(r)
+		s.sends()
+		if wake, _ := s.q.Wake(); wake != poll {
+			t.Errorf("after a caller has left, the queue polls %v later", wake.Sub(poll))
+		}
+	}
 }
 
 // If the context of several callers ends, the first one that leaves makes no call for the others.

@@ -224,10 +224,14 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 }
 
 // sleepUntilTurn lets the queue be due at the turn of its first request that is not in flight. The
-// last batch left that out, or has stalled with those in front of it.
+// last batch left that out, or has stalled with those in front of it, or these have left.
 func (q *Queue) sleepUntilTurn(m Moment) {
 	at, cause := q.turn(m, q.line.ready)
-	q.wakeAt(m, at, cause, q.nextPoll(m, at.Sub(m.Clock)))
+	poll, planned := q.nextPoll(m, at.Sub(m.Clock)), q.pacer.poll
+	if !planned.IsZero() && (poll.IsZero() || planned.Before(poll)) { // callers that leave do not put it off
+		poll = planned
+	}
+	q.wakeAt(m, at, cause, poll)
 }
 
 // gather returns when to ask for permits of a request and those that return shortly afterwards: at
