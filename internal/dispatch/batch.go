@@ -77,7 +77,7 @@ func (q *queue) begin(b *batch) {
 func (b *batch) Stalled() {
 	b.queue.event(func(s *schedule.Queue) {
 		if b.call.InTime() {
-			s.Stalled(b.queue.client.Moment(), &b.Batch)
+			s.Stalled(&b.Batch)
 		}
 	})
 }

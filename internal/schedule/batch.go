@@ -38,6 +38,8 @@ type Batch struct {
 	full  bool
 	state BatchState
 
+	stalled bool // the queue is not to wait for it
+
 	// The owner of the queue fills it in: the client changes the limiter, so the batch takes
 	// no lease.
 	Changing bool

@@ -62,12 +62,12 @@ func TestATimeoutLeavesTheLingerToOthers(t *testing.T) {
 	first, short := wait(10), wait(1)
 	s.join(first)
 	one := s.sends(first)
-	s.q.Stalled(s.m, one)
+	s.q.Stalled(one)
 	short.Until = s.m.Clock.Add(215 * ms)
 	short.End = short.Until
 	s.join(short)
 	two := s.sends(short)
-	s.q.Stalled(s.m, two)
+	s.q.Stalled(two)
 	trying := []*Request{tries(1), tries(1)}
 	s.join(trying...)
 	three := s.sends(trying...)

@@ -72,8 +72,8 @@ func (q *Queue) due(m Moment) bool {
 	return false
 }
 
-// unplanned reports whether it is not known when to ask for the first request: the one in front of
-// it has left.
+// unplanned reports whether the pacer does not know when to ask for the first request that is not
+// in flight: those in front of it have left, or are in a batch that the queue does not wait for.
 func (q *Queue) unplanned() bool {
 	return q.pacer.asks.Mono.IsZero() && q.line.ready != nil && q.inFlight == nil && q.pacer.linger.requests == 0 &&
 		!q.urgent()

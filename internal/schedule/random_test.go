@@ -246,7 +246,7 @@ func (w *world) stall() {
 	if len(w.flying) > 0 {
 		f := &w.flying[w.random.IntN(len(w.flying))]
 		f.arrives = f.arrives.Add(10 * ms)
-		w.note("batch %d stalls: %v", f.b.number, w.q.Stalled(w.m, f.b))
+		w.note("batch %d stalls: %v", f.b.number, w.q.Stalled(f.b))
 	}
 }
 

@@ -293,17 +293,21 @@ func (q *Queue) Expire(r *Request) {
 }
 
 // Stalled notes that the queue is not to wait for a batch any longer, and reports whether it goes
-// on without it.
-func (q *Queue) Stalled(m Moment, b *Batch) bool {
-	if b.state != BatchSent || q.inFlight != b || q.detached >= MaxDetached {
+// on without it. If too many are detached, it goes on once one of these is complete.
+func (q *Queue) Stalled(b *Batch) bool {
+	b.stalled = true
+	return q.detach(b)
+}
+
+// detach lets the queue go on without a batch, if that has stalled, the queue waits for it, and not
+// too many are detached. It reports whether it does.
+func (q *Queue) detach(b *Batch) bool {
+	if b == nil || !b.stalled || q.inFlight != b || q.detached >= MaxDetached {
 		return false
 	}
 	b.state.To(BatchDetached)
 	q.inFlight = nil
 	q.detached++
-	if q.line.ready != nil && !q.urgent() {
-		q.sleepUntilTurn(m)
-	}
 	return true
 }
 

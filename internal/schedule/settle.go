@@ -94,6 +94,7 @@ func (q *Queue) complete(b *Batch) (late bool) {
 		q.beside--
 	case late:
 		q.detached--
+		q.detach(q.inFlight)
 	default:
 		q.inFlight = nil
 	}

@@ -73,7 +73,7 @@ func (s *stage) play(a arguments) string {
 		s.q.Fail(s.m, b, errors.New("no reply"), behind)
 		s.settled(b)
 	case "stalls":
-		s.say("detached: %v", s.q.Stalled(s.m, s.batches[name]))
+		s.say("detached: %v", s.q.Stalled(s.batches[name]))
 	case "changed":
 		s.q.Changed()
 	case "change-begins":

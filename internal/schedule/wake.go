@@ -176,11 +176,10 @@ func (q *Queue) plan(m Moment, b *Batch, g *protocol.Reply, beaten, late bool) (
 		p.stop()
 	}
 	switch {
-	case q.inFlight != nil || p.linger.requests > 0:
+	case q.inFlight != nil || p.linger.requests > 0: // their ends are events, or times to wake
 	case !late && q.lingers(m, b, g):
-	case q.urgent() || next == nil:
-	case next.asked != b.number:
-		q.sleepUntilTurn(m)
+	case q.urgent() || next == nil: // a batch is due, or all are in flight
+	case next.asked != b.number: // the reply does not tell its turn, but Next finds it (unplanned)
 	case g.Local():
 		wait := min(max(next.free.Sub(m.Clock), 0), g.Retry)
 		q.wakeAt(m, m.Clock.Add(wait), NodeBack, time.Time{})
@@ -223,8 +222,9 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	q.wakeAt(m, at, cause, poll)
 }
 
-// sleepUntilTurn lets the queue be due at the turn of its first request that is not in flight. The
-// last batch left that out, or has stalled with those in front of it, or these have left.
+// sleepUntilTurn lets the queue be due at the turn of its first request that is not in flight,
+// which the last reply does not tell: that was to another batch, or those in front of the request
+// have left.
 func (q *Queue) sleepUntilTurn(m Moment) {
 	at, cause := q.turn(m, q.line.ready)
 	poll, planned := q.nextPoll(m, at.Sub(m.Clock)), q.pacer.poll

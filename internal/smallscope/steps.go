@@ -158,7 +158,7 @@ func (s *search) fails(w *world, i, at int) {
 			"it waits no longer for a call, which fails with the requests behind it")
 	}
 	if s.Clients[i].Stalls && call.Batch == q.InFlight() {
-		s.event(w, i, call.Queue, func(e scene) { e.queue.Stalled(e.now, e.Calls[at].Batch) }, "a call stalls")
+		s.event(w, i, call.Queue, func(e scene) { e.queue.Stalled(e.Calls[at].Batch) }, "a call stalls")
 	}
 }
 
