@@ -7,10 +7,10 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/schedule"
 )
 
-// checkForRedisson looks for Redisson on the server while callers wait: at most once a second while
-// it was not found, because it may start at any time and gets no permits until it is noticed, and
-// every 10 s after that. When it is found, the queue sends again, so that the process leaves
-// permits for it. The queue is locked.
+// checkForRedisson looks for Redisson on the server while callers wait: at most once a second for
+// each queue while it was not found, because it may start at any time and gets no permits until it
+// is noticed, and every 10 s after that. When it is found, the queue sends again, so that the
+// process leaves permits for it. The queue is locked.
 func (q *queue) checkForRedisson() {
 	again := time.Second
 	if q.schedule.Redisson() {

@@ -145,6 +145,7 @@ func (l *Ledger) follow(held *Lease, n int64, over bool, m Moment) *Lease {
 		l.next = nil
 		return l.current.Load()
 	case over:
+		l.expire(held)
 		l.End()
 	}
 	return nil
@@ -312,20 +313,19 @@ func (l *Ledger) begin(held *Lease, m Moment) {
 // used tells the demand how much of a lease was used.
 func (l *Ledger) used(held *Lease) { l.demand.Granted(held.Used()) }
 
-// End ends the leases, and gives back what is unused: of the current one if that is worth a call.
+// End ends the leases because a caller waits, and gives back all that is unused: that caller may
+// need it.
 func (l *Ledger) End() {
 	if !l.Holds() {
 		return
 	}
-	held := l.current.Load()
-	l.expire(held)
 	for _, unused := range l.detach() {
 		l.giveBack(unused.Permits, unused.At)
 	}
 }
 
 // expire gives back what is unused of a lease that is over, if that is worth a call. The lease
-// stays, and with it what is known of the demand.
+// stays, so that its queue is not dropped, and with it what is known of the demand.
 func (l *Ledger) expire(held *Lease) {
 	if unused := l.unused(held); WorthACall(unused, held.Rate, held.Interval, l.bucket()) {
 		l.giveBack(unused, held.At)

@@ -6,7 +6,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// allot.go says what a reply means for each request of its batch. It changes nothing.
+// allot.go says what a reply means for each request of its batch. It changes no request.
 
 // A verdict is what becomes of one request.
 type verdict uint8

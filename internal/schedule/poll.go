@@ -16,8 +16,9 @@ const (
 	longestPoll  = 15 * time.Second
 	mostPolls    = 4 // after so many in a row, the pauses between polls are the longest
 
-	// While callers wait, a limiter with a keep-alive is kept for an interval and a second after
-	// each call. So they poll it about an interval and keepSlack after the last call.
+	// While callers wait, a limiter with a keep-alive is kept for an interval and a second
+	// (LATENESS in lua/shared/base.lua) after each call. So they poll it about an interval and
+	// keepSlack after the last call.
 	keepSlack = time.Second / 2
 
 	// A poll shortly before the permits return would be in vain. So a sleep is not cut if it ends

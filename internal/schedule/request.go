@@ -49,8 +49,8 @@ type standing struct {
 	last  bool   // the timeout is over: the next reply settles the request
 	batch *Batch // the last one that carried it, while it is in flight
 	asked int64  // number of that batch
-	// Queue.changes when the batch was sent by whose reply the request waits, or when the fair
-	// share left it out
+	// how many changes (Queue.changes) the time counts that the request waits for: those before its
+	// batch was sent, or before the fair share left it out
 	changes int64
 	// when its permits are free; zero: not known, or it waits only for the requests in front
 	free time.Time

@@ -49,9 +49,9 @@ func (q *Queue) Reserve(res, after *Reservation) {
 
 // redate notes from when on reservations count. Requests behind one of them are asked for again,
 // here and in the queues of other sets, if they have waited for its date, or fewer permits are kept
-// from them now. One that counts goes on to count if its new date is shortly to come: as long as the
-// permits of another limiter have just been taken, each reply names a date that has almost come, and
-// two sets would make each other ask without end.
+// from them now. One that counts goes on to count if its new date is shortly to come: as long as
+// the permits of another limiter have just been taken, each reply names a date that has almost
+// come, and two sets would make each other ask without end.
 func (q *Queue) redate(dates []Date, now time.Time) {
 	var first *Reservation // of which the date is news
 	for _, d := range dates {

@@ -426,7 +426,7 @@ func TestNoLeaseBesideAReservation(t *testing.T) {
 }
 
 // A reservation ends the lease that there is: its permits come back for the caller of the set
-// first.
+// first, even if they are so few that they would not be worth a call otherwise.
 func TestAReservationEndsTheLease(t *testing.T) {
 	s := newStory(t)
 	s.q = New(Settings{
@@ -435,12 +435,12 @@ func TestAReservationEndsTheLease(t *testing.T) {
 		Jitter:  func(time.Duration) time.Duration { return 0 },
 	})
 	s.q.ledger.Brought(lease.Delivery{Lease: &lease.Lease{
-		Rate: 1000, Interval: 10 * time.Second, At: s.m.Clock.Add(time.Second).UnixMicro(), Began: s.m.Mono,
-		Lasts: time.Second, Permits: 100,
+		Rate: 10_000, Interval: 10 * time.Second, At: s.m.Clock.Add(time.Second).UnixMicro(), Began: s.m.Mono,
+		Lasts: time.Second, Permits: 9,
 	}}, s.m)
 	s.q.Reserve(&Reservation{N: 1}, nil)
-	if unused := s.q.ledger.Leftovers(); s.q.ledger.Holds() || len(unused) != 1 || unused[0].Permits != 100 {
-		t.Errorf("beside a reservation, %v is given back, expected 100 permits", unused)
+	if unused := s.q.ledger.Leftovers(); s.q.ledger.Holds() || len(unused) != 1 || unused[0].Permits != 9 {
+		t.Errorf("beside a reservation, %v is given back, expected 9 permits", unused)
 	}
 }
 

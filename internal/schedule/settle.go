@@ -14,7 +14,7 @@ import (
 func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	f := q.facts()
 	if !g.Local() {
-		q.saw(m, b, g)
+		q.saw(m, b, g) // while the state of b tells whether the lease is late
 	}
 	late := q.complete(b)
 	q.answered = m.Mono
@@ -32,14 +32,14 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	}
 	if f.Refused {
 		q.ledger.Refused(m.Mono)
-		q.remember(m, b, g)
+		q.remember(m, b, g) // before correct: the cache keeps what Redis has told
 	}
 	if q.local = (protocol.Permits{}); g.Local() {
 		q.local = rates
 	}
 	f.Sleeps = q.plan(m, b, g, beaten, late)
 	if f.Refused {
-		q.correct(m, b, g.Local())
+		q.correct(m, b, g.Local()) // by the head start that plan has set
 	}
 	if !g.Local() {
 		q.date(b, g)

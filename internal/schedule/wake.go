@@ -9,7 +9,7 @@ import (
 
 // wake.go says when a queue with waiting requests is due again, and why. The first waiting request
 // is asked for when its permits are free, or later, so that other clients get their share
-// (fairshare.go), and that one call serves several requests; or earlier, because the limiter may
+// (headstart.go), and that one call serves several requests; or earlier, because the limiter may
 // have changed (poll.go), or because a caller leaves (lastcall.go).
 
 // A Cause says what a queue waits for.
@@ -41,9 +41,9 @@ type wakeUp struct {
 	cause Cause
 }
 
-// wakeUps is the table of what a queue waits for beside events: each row is a cause, and the time
-// from which on Next has something to do for it. It is computed from the state, and changes
-// nothing.
+// wakeUps is the table of what a queue waits for beside events: each row is a time and its cause:
+// the time from which on Next has something to do for it. It is computed from the state, and
+// changes nothing.
 //
 // Invariant: after Next, each time is to come. An event changes only the state, Next looks at all
 // of it and does what is due, and whatever becomes due by time alone has its row here. So nothing
@@ -77,8 +77,8 @@ func over(at time.Time, m Moment) bool { return !at.IsZero() && !m.Mono.Before(a
 
 // A pacer knows when the queue is due next if nothing happens until then.
 type pacer struct {
-	// Invariant: asks, lastCall and poll are about line.ready. They are zero while a batch is in
-	// flight, whose reply sets them, during a linger, and if no request waits.
+	// Invariant: asks, lastCall and poll are about line.ready. They are zero while the queue waits
+	// for a batch, whose reply sets them, during a linger, and if no request waits.
 
 	asks     Moment    // when to ask for it, unless one of the times below is earlier
 	cause    Cause     // why then: PermitsFree, OurTurn, Gathered or NodeBack

@@ -7,7 +7,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// fairshare.go gives Redisson, and other Go processes, a head start for permits that return:
+// headstart.go gives Redisson, and other Go processes, a head start for permits that return:
 // package fairshare says for how many, and for how long. lastcall.go makes sure that this costs no
 // caller its permits.
 
@@ -21,8 +21,9 @@ type headStart struct {
 }
 
 // headStartEnds returns when the head start of other clients ends. If the request that it belongs
-// to has gone before its permits return, those behind may need no more than was free when it was
-// refused. These permits, too, have been left to others for as long as the head start lasts.
+// to is no longer the next one before its permits return, those behind may need no more than was
+// free when it was refused. These permits, too, have been left to others for as long as the head
+// start lasts.
 func (q *Queue) headStartEnds(m Moment, one *member) time.Time {
 	h := &one.headStart
 	// A clock that is set back does not prolong it.

@@ -7,7 +7,7 @@ import (
 	"github.com/rratelimiter/rratelimiter/internal/protocol"
 )
 
-// lease.go has the leases of the limiter of a queue (package lease). A batch may bring one, and
+// takeahead.go has the leases of the limiter of a queue (package lease). A batch may bring one, and
 // requests are then granted from it without a call. While a caller waits, here or in a set that
 // contains the limiter, there is no lease: Join and Reserve end it, and its permits come back for
 // that caller first.
