@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 
@@ -34,6 +35,7 @@ type batch struct {
 	queue          *queue
 	call           exchange.Call
 	present        atomic.Int32 // callers that have not left
+	returns        bool         // what it grants and no caller gets is given back; guarded by queue.mu
 	denials        int64        // DenyCache.Changes when it was sent
 }
 
@@ -49,6 +51,7 @@ func (b *batch) recycle() {
 	b.Batch.Reset()
 	b.call = b.call.Emptied()
 	b.queue, b.body, b.single.Limiter, b.joint.limiters, b.reply = nil, nil, nil, nil, protocol.Reply{}
+	b.returns = false
 	batches.Put(b)
 }
 
@@ -144,6 +147,9 @@ func (q *queue) settle(infos []limiter.CallInfo, b *batch, g *protocol.Reply, o 
 	}
 	for i, l := range q.limiters {
 		of := f.Of(i)
+		if b.returns && of.Unclaimed > 0 {
+			go l.Undo(context.Background(), of.Unclaimed, Source{g.Local(), g.Of(i).At})
+		}
 		info := l.CallInfo(&b.call, m.Mono, o.Err)
 		info.Callers = limiter.Callers{
 			Carried: b.Requests() + f.Behind, Granted: f.Granted, Denied: of.Denied, Waiting: q.schedule.Waiting(),

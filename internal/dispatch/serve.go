@@ -153,43 +153,19 @@ func (q *queue) await(ctx context.Context, r *request) (schedule.Outcome, error)
 }
 
 // abandon ends r because its caller's context ended, unless r is settled. If r is in flight, the
-// error wraps ErrOutcomeUnknown, too; if its permits can be given back (sources), that happens in
-// the background after the reply that decides on it.
+// error wraps ErrOutcomeUnknown, too.
 func (q *queue) abandon(ctx context.Context, r *request) (outcome schedule.Outcome, err error) {
-	cause := ctx.Err()
-	q.event(func(s *schedule.Queue) {
-		switch {
-		case r.Settled():
+	q.event(func(*schedule.Queue) {
+		if r.Settled() {
 			outcome, err = r.Outcome, r.Outcome.Err
 			return
-		case r.InFlight():
-			cause = script.Unknown(cause)
 		}
-		if err = cause; r.InFlight() && r.sources != nil {
-			r.ctx = context.WithoutCancel(ctx) // so it stays in the queue until it is settled
-			s.Expire(&r.Request)               // it waits no longer
-			go q.undo(r)
-			return
+		if err = ctx.Err(); r.InFlight() {
+			err = script.Unknown(err)
 		}
 		q.leave(r)
 	})
 	return outcome, err
-}
-
-// undo waits for the reply to a request whose caller's context ended, and gives back what it was
-// granted.
-func (q *queue) undo(r *request) {
-	<-r.done
-	if r.Outcome.First.Allowed {
-		for i, l := range q.limiters {
-			n := *r.Permits.Of(i)
-			if r.Kind == schedule.UpTo {
-				n = r.Outcome.Taken
-			}
-			_, _ = l.Undo(context.Background(), n, r.sources[i])
-		}
-	}
-	q.client.recycle(r)
 }
 
 // giveUp ends r because its timeout is over, and reports whether it did. A request that is in
@@ -205,10 +181,13 @@ func (q *queue) giveUp(r *request) (ended bool) {
 	return ended
 }
 
-// leave removes r without an outcome. The queue is locked.
+// leave removes r without an outcome. The queue is locked. If r is in flight, what it is granted goes
+// to the requests behind it. If its permits can be given back (sources), the rest is given back.
 func (q *queue) leave(r *request) {
 	if carrier := q.schedule.Leave(&r.Request); carrier != nil {
-		carrier.Owner.(*batch).present.Add(-1)
+		b := carrier.Owner.(*batch)
+		b.present.Add(-1)
+		b.returns = b.returns || r.sources != nil
 	}
 	if r.Kind == schedule.Wait {
 		q.client.Blocked.Add(-1)

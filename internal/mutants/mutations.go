@@ -721,8 +721,8 @@ var mutations = []mutation{
 	{
 		file: "internal/dispatch/serve.go",
 		why:  "what TakeAll is granted after its caller left stays taken",
-		old:  "r.InFlight() && r.sources != nil {",
-		new:  "r.InFlight() && len(r.sources) == 1 {",
+		old:  "b.returns || r.sources != nil",
+		new:  "b.returns || len(r.sources) == 1",
 	},
 	{file: "internal/dispatch/batch.go", why: "a grant of TakeAll that this process made is given back to Redis",
 		old: "own.sources[i] = Source{o.Local, o.Of(i).At}", new: "own.sources[i] = Source{false, o.Of(i).At}"},
@@ -741,9 +741,19 @@ var mutations = []mutation{
 	{
 		file: "internal/dispatch/serve.go",
 		why:  "permits that AllowAll gets in a queue after its caller has gone are not returned",
-		old:  "r.InFlight() && r.sources != nil {",
-		new:  "r.InFlight() && len(r.sources) > 1 {",
+		old:  "b.returns || r.sources != nil",
+		new:  "b.returns || len(r.sources) > 1",
 	},
+	{file: "internal/dispatch/serve.go", why: "a call is sent though all its callers have left before",
+		old: "		b.present.Add(-1)\n", new: ""},
+	{
+		file: "internal/dispatch/batch.go",
+		why:  "what a caller of Take that has left was granted is given back, and goes to the request behind it, too",
+		old:  "context.Background(), of.Unclaimed, Source{",
+		new:  "context.Background(), of.Own, Source{",
+	},
+	{file: "internal/dispatch/batch.go", why: "a local grant is given back to Redis after its caller has left",
+		old: "of.Unclaimed, Source{g.Local(),", new: "of.Unclaimed, Source{false,"},
 	{
 		file: "internal/protocol/acquire.go",
 		why:  "a grant by the server's clock is not found if the clock has moved back a little",

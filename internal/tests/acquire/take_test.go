@@ -3,6 +3,7 @@ package acquire
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"testing"
@@ -388,6 +389,43 @@ func TestTakesThatAreLeftAreGivenBack(t *testing.T) {
 	}
 }
 
+// What such a call is granted goes to the requests behind first, and only the rest is given back.
+func TestATakeThatIsLeftServesTheRequestBehind(t *testing.T) {
+	for _, c := range []struct {
+		behind int64
+		ok     bool
+		used   int64
+	}{
+		{6, true, 1 + 6},
+		{4, true, 1 + 4},
+		{7, false, 1},
+	} {
+		t.Run(fmt.Sprint(c.behind, " behind"), func(t *testing.T) {
+			rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+				p := b.Process()
+				l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10)))
+				plug := p.Wire.Hang()
+				b.Try(l, 1)
+				gone := b.Call(func(ctx context.Context) (bool, error) {
+					g, _, err := l.Take(ctx, 6)
+					return g != nil, err
+				})
+				behind := b.Try(l, c.behind)
+				resume := p.Wire.Hang()
+				plug()
+				b.SleepTo(10 * ms)
+				gone.Cancel()
+				b.Ended("the caller that left", gone, false, 10*ms)
+				resume()
+				b.Ended("the caller behind", behind, c.ok, 10*ms)
+				if s := rig.State(t, l); s.Used != c.used || !s.Consistent {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
 // The same where the call in flight does not decide: expired records remain, and the next call
 // does.
 func TestATakeThatIsLeftBeforeItIsDecided(t *testing.T) {
@@ -414,6 +452,26 @@ func TestATakeThatIsLeftBeforeItIsDecided(t *testing.T) {
 		if i := rig.Core(p.Client).Inspect(); i.Busy != 0 || i.Waiting != 0 || i.Asking != 0 {
 			t.Errorf("%+v", i)
 		}
+	})
+}
+
+// What the process grants in the place of Redis after the caller left comes back to the process.
+func TestATakeThatIsLeftAndGrantedLocally(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		l := p.RateLimiter("l", rratelimiter.WithRate(rratelimiter.PerHour(10)), rratelimiter.WithFallback(1))
+		b.Granted("the first", b.Try(l, 1), 0) // the rate is known
+		resume := p.Wire.Hang()
+		gone := b.Call(func(ctx context.Context) (bool, error) {
+			g, _, err := l.Take(ctx, 6)
+			return g != nil, err
+		})
+		b.SleepTo(70 * ms)
+		gone.Cancel()
+		b.Ended("the caller that left", gone, false, 70*ms)
+		b.SleepTo(time.Second) // the process has decided
+		b.Granted("a caller that needs these permits", b.Try(l, 10), time.Second)
+		b.End(resume)
 	})
 }
 

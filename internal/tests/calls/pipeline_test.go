@@ -276,36 +276,57 @@ func TestLostCallOfAServerThatAnswers(t *testing.T) {
 
 // Nothing is taken for callers that cancelled before their call was sent.
 func TestCancelledBatchIsNotSent(t *testing.T) {
-	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
-		c, slow := slowClient(b)
-		limiter := func(i int) *rratelimiter.Limiter {
-			return c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(10)))
-		}
-		slow.takes.Store(int64(500 * ms))
-		const slots = pipeline.MaxRuns + pipeline.MaxStalled
-		for i := range slots {
-			b.Try(limiter(i), 1)
-			b.SleepTo(time.Since(b.Start) + 10*ms)
-		}
-		cancelled, kept := b.Acquire(limiter(slots), 1), b.Try(limiter(slots+1), 1)
-		b.SleepTo(200 * ms)
-		cancelled.Cancel()
-		synctest.Wait()
-		if !errors.Is(cancelled.Err, context.Canceled) {
-			t.Errorf("the cancelled one: %v", cancelled.Err)
-		}
-		slow.takes.Store(0)
-		b.SleepTo(2 * time.Second)
-		// when the first run that kept its slot has completed
-		b.Granted("the caller that has not", kept, 500*ms+pipeline.MaxRuns*10*ms)
-		if sent := slow.alone.Load() + slow.commands.Load(); sent != slots+1 {
-			t.Errorf("%d calls were sent, not %d", sent, slots+1)
-		}
-		if b.Server.Exists(fmt.Sprint(slots)) {
-			t.Error("the limiter of the cancelled callers was used")
-		}
-		b.Granted("a later one", b.Try(limiter(slots), 1), 2*time.Second)
-	})
+	for method, ask := range map[string]func(context.Context, *rratelimiter.Limiter) error{
+		"Acquire":  func(ctx context.Context, l *rratelimiter.Limiter) error { return l.Acquire(ctx, 1) },
+		"Allow":    func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.Allow(ctx, 1); return err },
+		"Take":     func(ctx context.Context, l *rratelimiter.Limiter) error { _, _, err := l.Take(ctx, 1); return err },
+		"TakeUpTo": func(ctx context.Context, l *rratelimiter.Limiter) error { _, err := l.TakeUpTo(ctx, 5); return err },
+		"TakeAll": func(ctx context.Context, l *rratelimiter.Limiter) error {
+			_, _, err := l.Client().TakeAll(ctx, []int64{1, 2}, l,
+				l.Client().RateLimiter("other", rratelimiter.WithRate(rratelimiter.PerSecond(10))))
+			return err
+		},
+	} {
+		t.Run(method, func(t *testing.T) {
+			rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+				c, slow := slowClient(b)
+				limiter := func(i int) *rratelimiter.Limiter {
+					return c.RateLimiter(fmt.Sprint(i), rratelimiter.WithRate(rratelimiter.PerSecond(10)))
+				}
+				slow.takes.Store(int64(500 * ms))
+				const slots = pipeline.MaxRuns + pipeline.MaxStalled
+				for i := range slots {
+					b.Try(limiter(i), 1)
+					b.SleepTo(time.Since(b.Start) + 10*ms)
+				}
+				cancelled := b.Call(func(ctx context.Context) (bool, error) {
+					err := ask(ctx, limiter(slots))
+					return err == nil, err
+				})
+				kept := b.Try(limiter(slots+1), 1)
+				b.SleepTo(200 * ms)
+				cancelled.Cancel()
+				synctest.Wait()
+				if !errors.Is(cancelled.Err, context.Canceled) {
+					t.Errorf("the cancelled one: %v", cancelled.Err)
+				}
+				slow.takes.Store(0)
+				b.SleepTo(2 * time.Second)
+				// when the first run that kept its slot has completed
+				b.Granted("the caller that has not", kept, 500*ms+pipeline.MaxRuns*10*ms)
+				if sent := slow.alone.Load() + slow.commands.Load(); sent != slots+1 {
+					t.Errorf("%d calls were sent, not %d", sent, slots+1)
+				}
+				if b.Server.Exists(fmt.Sprint(slots)) {
+					t.Error("the limiter of the cancelled callers was used")
+				}
+				if i := rig.Core(c).Inspect(); i.Busy+i.Waiting+i.Asking != 0 {
+					t.Errorf("%+v", i)
+				}
+				b.Granted("a later one", b.Try(limiter(slots), 1), 2*time.Second)
+			})
+		})
+	}
 }
 
 // If another client has flushed the scripts, each call of a pipeline is still answered.
