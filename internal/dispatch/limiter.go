@@ -41,7 +41,7 @@ func (l *Limiter) Init(c *Client, name string, s limiter.Settings, err error) er
 // Release gives n permits back that callers were granted. See limiter.Limiter.Release.
 func (l *Limiter) Release(ctx context.Context, n, granted int64) (int64, error) {
 	released, err := l.Limiter.Release(ctx, n, granted)
-	if q := l.queue.Load(); q != nil {
+	if q := l.known(); q != nil {
 		q.event(func(s *schedule.Queue) { s.GaveBack(granted, released) })
 	}
 	return released, err
@@ -126,7 +126,7 @@ type Health struct {
 // Health returns the health of the node that serves l. See limiter.Limiter.Reach.
 func (l *Limiter) Health() (h Health) {
 	h.Away, h.Decides = l.Reach()
-	if q := l.queue.Load(); q != nil {
+	if q := l.known(); q != nil {
 		q.look(func(s *schedule.Queue) {
 			if since := s.Unanswered(); !since.IsZero() {
 				h.Silence = time.Since(since)

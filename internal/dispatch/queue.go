@@ -92,6 +92,15 @@ func (l *Limiter) look(f func(q *queue)) {
 	f(q)
 }
 
+// known returns the queue of a limiter, not locked; nil if there is none.
+func (l *Limiter) known() *queue {
+	q := l.client.find(l, false)
+	if q != nil {
+		q.mu.Unlock()
+	}
+	return q
+}
+
 // lock locks the queue, and reports whether it does: not if the queue was dropped.
 func (q *queue) lock() bool {
 	q.mu.Lock()

@@ -51,20 +51,26 @@ type queueKey struct {
 }
 
 // enter returns the queue of l, locked. exit unlocks it.
-func (c *Client) enter(l *Limiter) *queue {
+func (c *Client) enter(l *Limiter) *queue { return c.find(l, true) }
+
+// find returns the queue of l, locked. If there is none, it makes one, or returns nil.
+func (c *Client) find(l *Limiter, makes bool) *queue {
 	if q := l.queue.Load(); q != nil && q.lock() {
 		return q
 	}
 	key := queueKey{l.Key(), l.Settings}
 	c.registry.mu.Lock()
+	defer c.registry.mu.Unlock()
 	q := c.registry.all[key]
-	if q == nil {
+	switch {
+	case q == nil && !makes:
+		return nil
+	case q == nil:
 		q = c.registry.queueOf(l)
 		c.registry.all[key] = q
 		c.registry.most = max(c.registry.most, len(c.registry.all))
 	}
 	q.lock()
-	c.registry.mu.Unlock()
 	l.queue.Store(q)
 	return q
 }

@@ -561,6 +561,29 @@ func TestQueuesOfLimitersThatArePeekedAreDropped(t *testing.T) {
 	})
 }
 
+// Health tells of the calls that another handle of the same limiter has made. It makes no queue.
+func TestHealthOfAnotherHandle(t *testing.T) {
+	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+		p := b.Process()
+		limiter := func(name string) *rratelimiter.Limiter {
+			return p.RateLimiter(name, rratelimiter.WithRate(rratelimiter.PerSecond(1)))
+		}
+		resume := p.Wire.Hang()
+		b.Acquire(limiter("l"), 1)
+		b.SleepTo(100 * ms)
+		if silence := limiter("l").Health().Silence; silence != 100*ms {
+			t.Errorf("silence for %v", silence)
+		}
+		if silence := limiter("other").Health().Silence; silence != 0 {
+			t.Errorf("another limiter: silence for %v", silence)
+		}
+		if n := rig.Core(p.Client).Inspect().Queues; n != 1 {
+			t.Errorf("%d queues", n)
+		}
+		b.End(resume)
+	})
+}
+
 // When the context of all waiting callers ends, no call is made for those that have not left yet:
 // it would take permits that nobody gets.
 func TestCallersOfOneContextLeaveWithoutACall(t *testing.T) {

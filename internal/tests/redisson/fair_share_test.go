@@ -395,6 +395,44 @@ func TestQueueYieldsToRedisson(t *testing.T) {
 	}
 }
 
+// Permits that came back count in no share, whichever handle of the limiter released them.
+func TestReleasedPermitsCountInNoShare(t *testing.T) {
+	for _, same := range []bool{true, false} {
+		t.Run(fmt.Sprintf("same handle: %v", same), func(t *testing.T) {
+			rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
+				p := b.Process()
+				l := p.RateLimiter("l")
+				rig.MustSet(t, l, rratelimiter.PerSecond(100))
+				b.Granted("the oldest permits", b.Acquire(l, 41), 0)
+				b.SleepTo(100 * ms)
+				member, err := rratelimiter.PackRecord(rratelimiter.Redisson317, []byte{1, 2, 3, 4, 5, 6, 7, 8}, 30)
+				if err != nil {
+					t.Fatal(err)
+				}
+				z := redis.Z{Score: float64(time.Now().UnixMilli()), Member: member}
+				if err := p.Redis.ZAdd(t.Context(), "{l}:permits", z).Err(); err != nil {
+					t.Fatal(err)
+				}
+				if err := p.Redis.DecrBy(t.Context(), "{l}:value", 30).Err(); err != nil {
+					t.Fatal(err)
+				}
+				b.SleepTo(200 * ms)
+				b.Granted("the rest", b.Acquire(l, 29), 200*ms)
+				handle := l
+				if !same {
+					handle = p.RateLimiter("l")
+				}
+				if n, err := handle.Release(t.Context(), 41); n != 41 || err != nil {
+					t.Fatal(n, err)
+				}
+				waiter := b.Acquire(l, 60) // this process has 29 permits, Redisson 30
+				b.SleepTo(3 * time.Second)
+				b.Granted("the caller that waits", waiter, 1100*ms)
+			})
+		})
+	}
+}
+
 // A clock that goes back does not make this process wait for a time at which it was to ask.
 func TestQueueYieldsNoLongerThanItPolls(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
