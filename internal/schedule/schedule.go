@@ -293,7 +293,8 @@ func (q *Queue) Expire(r *Request) {
 }
 
 // Stalled notes that the queue is not to wait for a batch any longer, and reports whether it goes
-// on without it. If too many are detached, it goes on once one of these is complete.
+// on without it. If too many are detached, it goes on once Redis has answered one of these. If all
+// fail, that one does soon, too, and with it those who wait behind it.
 func (q *Queue) Stalled(b *Batch) bool {
 	b.stalled = true
 	return q.detach(b)

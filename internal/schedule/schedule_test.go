@@ -254,7 +254,7 @@ func TestSmallRequestsPassWhileRedisIsAway(t *testing.T) {
 	s.sends(large, next)
 }
 
-// A stalled batch does not hold up the next one; a fourth does, until one of them is complete.
+// A stalled batch does not hold up the next one; a fourth does, until one of them is answered.
 func TestStalled(t *testing.T) {
 	s := newStory(t)
 	s.q.settings.Granularity = true

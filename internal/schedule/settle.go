@@ -22,6 +22,7 @@ func (q *Queue) Settle(m Moment, b *Batch, g *protocol.Reply) Facts {
 	if !g.Local() {
 		q.learn(rates)
 		q.pacer.measured(m.Mono.Sub(b.started))
+		q.detach(q.inFlight) // Redis answers
 	}
 	beaten := false
 	if b.Ask.UpTo {
@@ -94,7 +95,6 @@ func (q *Queue) complete(b *Batch) (late bool) {
 		q.beside--
 	case late:
 		q.detached--
-		q.detach(q.inFlight)
 	default:
 		q.inFlight = nil
 	}
