@@ -91,8 +91,10 @@ func TestAllot(t *testing.T) {
 		full    bool // because the batch is full
 		// something has changed since the batch was sent
 		outdated bool
-		want     string
-		spare    string // permits that nobody gets
+		// 0: the groups are behind no reservation without a date; else when the first permits return
+		undated time.Duration
+		want    string
+		spare   string // permits that nobody gets
 	}{
 		{
 			name: "all are granted", groups: []group{{"2w 2w", 2, 0}, {"1", 1, 0}}, free: 4,
@@ -105,6 +107,14 @@ func TestAllot(t *testing.T) {
 		{name: "the timeout ends later", groups: []group{{"1w+", 0, 4 * ms}}, free: 0, want: "waits"},
 		{name: "the timeout is over", groups: []group{{"1wt", 0, ms}}, free: 0, want: "refused"},
 
+		{
+			name: "a reservation in front has no date", groups: []group{{"5k", 0, 0}, {"1w+", 0, 6 * ms}},
+			undated: 4 * ms, want: "waits",
+		},
+		{
+			name: "and no permits return in time", groups: []group{{"5k", 0, 0}, {"1w+", 0, 6 * ms}},
+			undated: 5 * ms, want: "refused",
+		},
 		{
 			name: "something has changed", groups: []group{{"1w+ 1w 1wt", 0, 6 * ms}, {"1", 0, ms}}, outdated: true,
 			want: "waits, waits, refused, refused",
@@ -260,7 +270,8 @@ func TestAllot(t *testing.T) {
 			want:   "refused",
 		},
 	} {
-		b, g := &Batch{full: c.full}, replyOf(protocol.Member{Rate: 10, Free: c.free, Notes: c.notes})
+		b := &Batch{full: c.full, undated: oneIf(c.undated > 0)}
+		g := replyOf(protocol.Member{Rate: 10, Free: c.free, Notes: c.notes, NextAfter: c.undated})
 		b.Ask.Partial = c.partial
 		if strings.Contains(c.groups[0].callers, "/") {
 			g.Rest = []protocol.Member{{Rate: 10, Free: c.other}}
