@@ -674,9 +674,9 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// TestTooManyRecordsToAddUp: expired ones do not lift a negative value above the rate, and the record
-// of a negative request stays. A request that waits for permits in neither value nor records waits
-// until all records have expired, though a client whose clock is ahead wrote them.
+// TestTooManyRecordsToAddUp: expired ones do not lift a negative value above the rate, and the
+// record of a negative request stays. A request that waits for permits in neither value nor records
+// waits until all records have expired, though a client whose clock is ahead wrote them.
 func TestTooManyRecordsToAddUp(t *testing.T) {
 	w := newWorld(t, learn(t), redistest.Shared(t), "many")
 	by := newCallers(w)[0]

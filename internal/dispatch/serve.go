@@ -181,8 +181,9 @@ func (q *queue) giveUp(r *request) (ended bool) {
 	return ended
 }
 
-// leave removes r without an outcome. The queue is locked. If r is in flight, what it is granted goes
-// to the requests behind it. If its permits can be given back (sources), the rest is given back.
+// leave removes r without an outcome. The queue is locked. If r is in flight, what it is granted
+// goes to the requests behind it. If its permits can be given back (sources), the rest is given
+// back.
 func (q *queue) leave(r *request) {
 	if carrier := q.schedule.Leave(&r.Request); carrier != nil {
 		b := carrier.Owner.(*batch)

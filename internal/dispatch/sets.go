@@ -157,8 +157,7 @@ func (t setTable) idle(q *queue) {
 // ServeAll answers a request to several limiters, from their leases or else by one script: all of
 // them grant, or none does. leased reports whether the leases granted. There are as many results as
 // limiters, also if the request ends without a reply. An error about one limiter is a
-// schedule.MemberError. A grant fills in the sources; after an error the caller must not use them
-// again, since giving back may go on in the background.
+// schedule.MemberError. A grant fills in the sources.
 func (c *Client) ServeAll(
 	ctx context.Context, permits []int64, a *Ask, limiters []*Limiter,
 ) (results []Result, leased bool, err error) {

@@ -91,7 +91,8 @@ func TestAllot(t *testing.T) {
 		full    bool // because the batch is full
 		// something has changed since the batch was sent
 		outdated bool
-		// 0: the groups are behind no reservation without a date; else when the first permits return
+		// 0: the groups are behind no reservation without a date; else when the first permits
+		// return
 		undated time.Duration
 		want    string
 		spare   string // permits that nobody gets

@@ -70,7 +70,8 @@ func (s *search) client(i, life int) *replay.Client {
 		Self:  func() *replay.Client { return s.world.clients[i].Client },
 	}
 	for _, kind := range spec.Callers {
-		if len(kind.Of) > 1 && !slices.ContainsFunc(o.Sets, func(set []int) bool { return slices.Equal(set, kind.Of) }) {
+		known := slices.ContainsFunc(o.Sets, func(set []int) bool { return slices.Equal(set, kind.Of) })
+		if len(kind.Of) > 1 && !known {
 			o.Sets = append(o.Sets, kind.Of)
 		}
 	}

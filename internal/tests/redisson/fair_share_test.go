@@ -252,7 +252,10 @@ func TestRedissonGetsPermits(t *testing.T) {
 			10 * time.Second, 0.2,
 		},
 		"one caller of a set": {
-			meeting{rate: rratelimiter.PerSecond(4), gos: 1, callers: 1, threads: 1, n: 1, tick: 100 * ms, late: busy, set: true},
+			meeting{
+				rate: rratelimiter.PerSecond(4), gos: 1, callers: 1, threads: 1, n: 1, tick: 100 * ms, late: busy,
+				set: true,
+			},
 			30 * time.Second, 0.2,
 		},
 		"few permits": {
