@@ -281,6 +281,23 @@ func TestStalled(t *testing.T) {
 	s.sends(late)
 }
 
+// If the only caller behind a stalled call is found to leave, the queue does not wake for it.
+func TestACallerBehindAStalledCallIsAboutToLeave(t *testing.T) {
+	s := newStory(t)
+	leaving := map[*Request]bool{}
+	s.q.settings.Leaving = func(r *Request) bool { return leaving[r] }
+	stalled, behind, try := wait(1), wait(1), tries(1)
+	s.join(stalled)
+	s.q.Stalled(s.sends(stalled))
+	s.join(behind)
+	s.refuse(s.sends(behind), 100*ms)
+	s.wakes(100 * ms)
+	s.join(try)
+	leaving[behind], leaving[try] = true, true
+	s.sends()
+	s.wakes(0)
+}
+
 // A full batch after a change leaves out the requests behind it. Those had their replies before the
 // change, so they are asked for as soon as the ones in front are granted.
 func TestAChangeReachesRequestsThatAFullBatchLeavesOut(t *testing.T) {
