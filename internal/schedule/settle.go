@@ -120,9 +120,7 @@ func (q *Queue) apply(m Moment, b *Batch, g *protocol.Reply, f *Facts) (beaten b
 	since := q.Since(m, g)
 	q.tally(b, g, f)
 	var unclaimed protocol.Permits
-	q.verdicts, unclaimed = allot(
-		q.verdicts[:0], b, g, m.Clock, since, b.changes != q.changes, q.turns(g, since),
-	)
+	q.verdicts, unclaimed = allot(q.verdicts[:0], b, g, m.Clock, since, b.changes != q.changes, q.turns(g, since))
 	for limiter := range q.pacer.members {
 		f.Of(limiter).Unclaimed = *unclaimed.Of(limiter)
 	}
