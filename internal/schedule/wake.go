@@ -201,11 +201,12 @@ func (q *Queue) sleep(m Moment, next *Request, g *protocol.Reply, beaten bool) {
 	for i := range p.members {
 		one, of := &p.members[i], g.Of(i)
 		one.kept = Kept(of)
-		one.share.Dated(of.Interval, since.Sub(time.UnixMicro(of.Now)))
 		one.headStart = headStart{}
-		if next.FreeAt(i).After(since) { // else next does not wait for this limiter
+		if next.FreeAt(i).After(since) {
 			one.divide(m, of, since, next.free, *next.Permits.Of(i))
 			together = max(together, of.Together)
+		} else { // next does not wait for this limiter
+			one.share.Dated(of.Interval, since.Sub(time.UnixMicro(of.Now)))
 		}
 	}
 	poll := q.nextPoll(m, next.free.Sub(m.Clock))

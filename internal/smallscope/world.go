@@ -122,22 +122,22 @@ func (s *search) execute(w *world, command replay.Command) (reply any) {
 // forget drops what decides nothing that follows: grants that share no window with later ones, and
 // what queues have forgotten.
 func (s *search) forget(w *world) {
-	begun := []time.Time{s.now(w)}
+	oldest := s.now(w)
 	for _, stray := range w.strays {
-		if stray.permits > 0 {
-			begun = append(begun, stray.sent)
+		if stray.permits > 0 && stray.sent.Before(oldest) {
+			oldest = stray.sent
 		}
 	}
 	for _, c := range w.clients {
 		for _, call := range c.Calls {
-			if call.Batch != nil {
-				begun = append(begun, call.Sent())
+			if call.Batch != nil && call.Sent().Before(oldest) {
+				oldest = call.Sent()
 			}
 		}
 		c.Forget(s.moment(w.at, c), c.retries > 0)
 	}
 	for l := range w.grants {
-		over := slices.MinFunc(begun, time.Time.Compare).Add(-protocol.Millis(s.Limiters[l].Interval))
+		over := oldest.Add(-protocol.Millis(s.Limiters[l].Interval))
 		w.grants[l] = slices.DeleteFunc(w.grants[l], func(g window.Grant) bool { return !g.End.After(over) })
 	}
 }

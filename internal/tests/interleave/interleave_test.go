@@ -80,7 +80,7 @@ func TestASetAndASingleCaller(t *testing.T) {
 			{method: "Acquire", of: []int{0}, n: []int64{8}},
 			{method: "TryAcquireTimeout", of: []int{0}, n: []int64{8}, timeout: 150 * ms},
 		},
-		moments: []time.Duration{12 * ms, 110 * ms}, faults: 2, least: 3000,
+		moments: []time.Duration{12 * ms, 60 * ms, 110 * ms}, faults: 2, least: 7000,
 	})
 }
 

@@ -519,8 +519,7 @@ func TestQueuesAreDropped(t *testing.T) {
 	})
 }
 
-// The same holds for sets of limiters: a few are kept, with what is known of other clients, and one
-// that was dropped works as before.
+// The same holds for sets of limiters: a few are kept, and one that was dropped works as before.
 func TestQueuesOfSetsAreDropped(t *testing.T) {
 	rig.InBubble(t, func(t *testing.T, b *rig.Bubble) {
 		p := b.Process()
