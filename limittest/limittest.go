@@ -140,6 +140,9 @@ func settleBubble() (bubble bool) {
 // Close ends all waiting with redis.ErrClosed and stops the server. Servers made by New and
 // NewRealTime are closed automatically. Closing a server twice is allowed.
 func (s *Server) Close() {
+	if s.bubble {
+		settleBubble() // so that calls in the background end: the bubble's clock stops with the test
+	}
 	s.rdb.Close()
 	s.wake()
 	// A call that Close interrupts is retried after a pause, and only the retry ends it. In a

@@ -384,3 +384,21 @@ func TestStartNeedsNoTest(t *testing.T) {
 	}()
 	s.Advance(-1)
 }
+
+// A call that begins in the background shortly before the end of a test is still answered.
+func TestCloseLetsCallsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := limittest.NewRealTime(t)
+		l := s.Client().RateLimiter("tokens", rratelimiter.WithRate(rratelimiter.PerMinute(10)))
+		var err error
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, err = l.Charge(t.Context(), 3)
+		}()
+		s.Close()
+		if <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
