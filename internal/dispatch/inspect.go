@@ -74,7 +74,7 @@ type Inspection struct {
 	Busy        int // of them, those that a caller or a batch uses
 	Waiting     int // waiting callers in all queues
 	Asking      int // callers in all queues that do not wait, and whose call was not sent yet
-	StrayTimers int // timers of queues without waiting callers; Inspect stops them
+	StrayTimers int // timers of idle queues; Inspect stops them
 	Leases      int // queues that hold permits ahead of demand
 }
 
@@ -85,10 +85,10 @@ func (c *Client) Inspect() (i Inspection) {
 			i.Queues++
 			i.Waiting += s.Waiting()
 			i.Asking += s.Trying()
-			if !s.Idle() {
+			switch {
+			case !s.Idle():
 				i.Busy++
-			}
-			if s.Waiting() == 0 && !s.Ledger().Holds() && q.alarm.stop() {
+			case q.alarm.stop():
 				i.StrayTimers++
 			}
 		})
