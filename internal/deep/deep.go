@@ -98,7 +98,8 @@ func planned(t reflect.Type) *plan {
 		}
 		p.parts(parts)
 	default:
-		panic(fmt.Sprint("deep: a value of type ", t))
+		refuse := func(*walk, unsafe.Pointer) { panic(fmt.Sprint("deep: a value of type ", t)) }
+		p.own, p.write = refuse, refuse
 	}
 	return p
 }
