@@ -268,7 +268,7 @@ func (q *Queue) Leave(r *Request) (carrier *Batch) {
 		q.pacer.changedLine()
 	case next == nil:
 		q.pacer.unset()
-	case next.free.IsZero() || q.local.First > 0: // it may have waited only for those in front
+	case q.local.First > 0: // the process may now grant it at once
 		q.change()
 	default:
 		q.pacer.asks = Moment{} // Next finds when the next one is to be asked for
