@@ -109,6 +109,22 @@ func TestTheFirstCallerLeavesBesideRedisson(t *testing.T) {
 	}
 }
 
+// If something changes during a head start, the next caller is asked for at the end of it, though by
+// the last reply its permits are free later.
+func TestNewsDuringAHeadStart(t *testing.T) {
+	s := newStory(t)
+	first, next := wait(2), wait(3)
+	s.besideRedisson([]time.Duration{500 * ms, 900 * ms}, first, next) // the head start ends after 650 ms
+	s.pass(600 * ms)
+	s.q.Leave(first)
+	s.wakes(300 * ms)
+	s.q.SeeRedisson(true)
+	s.sends()
+	s.wakes(50 * ms)
+	s.pass(50 * ms)
+	s.sends(next)
+}
+
 // Beside Redisson, a process that holds more than its share takes no more than that, whatever its
 // callers want: the first one fits, and the second one does not.
 func TestHeadStartOfCallersForDifferentNumbersOfPermits(t *testing.T) {

@@ -263,6 +263,18 @@ func TestPeekBesideASurplus(t *testing.T) {
 	})
 }
 
+// Free permits that were lost are free for the first Peek of a process, as for its first Allow.
+func TestPeekFindsWhatWasLost(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		r := rig.New(t, s)
+		l := r.Limiter("rl")
+		r.SetRate(l, rratelimiter.PerSecond(10))
+		r.AddRecords(l, r.Millis(), rig.MemberOf("00000001", 2))
+		r.WriteValue(l, "3") // 5 were lost
+		samePeek(r, "lost permits", l, 2) // a refusal would add up the records, too
+	})
+}
+
 func TestPeekByTheServersClock(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		r := rig.New(t, s)
