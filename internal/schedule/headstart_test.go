@@ -109,8 +109,8 @@ func TestTheFirstCallerLeavesBesideRedisson(t *testing.T) {
 	}
 }
 
-// If something changes during a head start, the next caller is asked for at the end of it, though by
-// the last reply its permits are free later.
+// If something changes during a head start, the next caller is asked for at its end, though by the
+// last reply its permits are free later.
 func TestNewsDuringAHeadStart(t *testing.T) {
 	s := newStory(t)
 	first, next := wait(2), wait(3)
