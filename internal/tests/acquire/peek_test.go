@@ -270,7 +270,7 @@ func TestPeekFindsWhatWasLost(t *testing.T) {
 		l := r.Limiter("rl")
 		r.SetRate(l, rratelimiter.PerSecond(10))
 		r.AddRecords(l, r.Millis(), rig.MemberOf("00000001", 2))
-		r.WriteValue(l, "3") // 5 were lost
+		r.WriteValue(l, "3")              // 5 were lost
 		samePeek(r, "lost permits", l, 2) // a refusal would add up the records, too
 	})
 }
@@ -290,7 +290,8 @@ func TestPeekByTheServersClock(t *testing.T) {
 		earliest := r.Redis.Time(t.Context()).Val()
 		got, err := l.Peek(t.Context(), 7)
 		latest := r.Redis.Time(t.Context()).Val()
-		if err != nil || got.Allowed || got.RetryAfter > returned.Sub(earliest) || got.RetryAfter < returned.Sub(latest) {
+		if err != nil || got.Allowed || got.RetryAfter > returned.Sub(earliest) ||
+			got.RetryAfter < returned.Sub(latest) {
 			t.Errorf("%+v, %v, between %v and %v", got, err, returned.Sub(latest), returned.Sub(earliest))
 		}
 		r.Unchanged(before, "Peek")
