@@ -98,8 +98,8 @@ func planned(t reflect.Type) *plan {
 		}
 		p.parts(parts)
 	default:
-		refuse := func(*walk, unsafe.Pointer) { panic(fmt.Sprint("deep: a value of type ", t)) }
-		p.own, p.write = refuse, refuse
+		clear(plans) // those of types that contain it are incomplete
+		panic(fmt.Sprint("deep: a value of type ", t))
 	}
 	return p
 }
